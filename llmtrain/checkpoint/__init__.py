@@ -1,0 +1,1 @@
+"""Saving and finding whole checkpoints, and exporting a Hugging Face folder."""

@@ -1,0 +1,79 @@
+"""`llmtrain VERB`; thin. `llmtrain train` is what `train_fsdp2.py` runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from llmtrain.config import json_schema, load_config, render_config, render_help
+from llmtrain.errors import UserError
+
+USAGE = """\
+usage: torchrun [--nproc_per_node N] train_fsdp2.py CONFIG.yaml [--section.field value ...]
+       llmtrain train CONFIG.yaml [--section.field value ...]      one process, without torchrun
+
+options:
+  --print-config   show the resolved config with the origin of each value, and exit
+  --help           list every field by section, and exit
+  --schema         print the JSON schema of the config, and exit
+  --debug          show the stack trace of an error
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The `llmtrain` command."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["train"]:
+        return train_command(words[1:])
+    sys.stdout.write(USAGE)
+    return 0 if words[:1] in (["--help"], ["-h"], []) else 2
+
+
+def train_command(argv: Sequence[str]) -> int:
+    """Parses, builds, trains. Returns the exit code: 0 done (or stopped by a signal with a checkpoint), else 1."""
+    flags = {"--print-config", "--help", "-h", "--schema", "--debug"}
+    asked = {word for word in argv if word in flags}
+    words = [word for word in argv if word not in flags]
+    # The root handlers of torchrun show every rank; one is enough for what all ranks say alike.
+    speaks = os.environ.get("RANK", "0") == "0"
+    try:
+        if asked & {"--help", "-h"}:
+            return _print(USAGE + "\n" + render_help(), speaks)
+        if "--schema" in asked:
+            return _print(json.dumps(json_schema(), indent=2), speaks)
+        resolved = load_config(words)
+        if "--print-config" in asked:
+            return _print(render_config(resolved), speaks)
+        _run(resolved)
+        return 0
+    except UserError as error:
+        if "--debug" in asked:
+            raise
+        if speaks:
+            print(f"\nerror: {error}", file=sys.stderr, flush=True)
+        return 1
+    except KeyboardInterrupt:
+        if speaks:
+            print("\nInterrupted before anything was saved since the last checkpoint.", file=sys.stderr, flush=True)
+        return 130
+
+
+def _run(resolved) -> None:  # type: ignore[no-untyped-def]
+    """Imports what is heavy only here: a wrong key is told without waiting for torch and transformers."""
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    from llmtrain.runtime.world import close_world, open_world
+    from llmtrain.training.train import train
+
+    world = open_world()
+    try:
+        train(resolved, world)
+    finally:
+        close_world()
+
+
+def _print(text: str, speaks: bool) -> int:
+    if speaks:
+        print(text)
+    return 0

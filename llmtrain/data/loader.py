@@ -1,0 +1,147 @@
+"""A loader whose place is two numbers: the epoch and the global batch in it, whatever the ranks and the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from llmtrain.data.sample import MicroBatch, Sample, collate
+from llmtrain.errors import UserError
+
+
+class Samples(Protocol):
+    """What the loader reads: a map-style dataset."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Sample: ...
+
+
+@dataclass(frozen=True)
+class Position:
+    """The next global batch: number `batch` of epoch `epoch`."""
+
+    epoch: int
+    batch: int
+
+    def to_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, int]) -> Position:
+        return cls(**values)
+
+
+class Loader:
+    """Deals a global order of samples to ranks.
+
+    Each epoch's order is drawn from (seed, epoch) alone. Global batch g is the g-th slice of it, so which samples a step
+    learns from does not depend on the ranks; micro-batch m of rank r takes slice m * ranks + r of the global batch. An
+    epoch's tail is a smaller global batch of its own and never mixes with the next epoch.
+    """
+
+    def __init__(
+        self,
+        dataset: Samples,
+        *,
+        global_batch_size: int,
+        micro_batch_size: int,
+        dp_rank: int,
+        dp_size: int,
+        seed: int,
+        shuffle: bool,
+        drop_last: bool,
+        pad_id: int,
+        num_workers: int = 0,
+        prefetch_factor: int | None = None,
+        pin_memory: bool = False,
+        persistent_workers: bool = False,
+    ) -> None:
+        """Sizes count samples. With `drop_last` an epoch ends before its tail.
+
+        Raises:
+            UserError: an epoch without any batch.
+        """
+        self._dataset = dataset
+        self._global, self._micro = global_batch_size, micro_batch_size
+        self._rank, self._ranks = dp_rank, dp_size
+        self._seed, self._shuffle = seed, shuffle
+        self._pad_id = pad_id
+        self._workers: dict[str, Any] = {
+            "num_workers": num_workers,
+            "prefetch_factor": prefetch_factor,
+            "pin_memory": pin_memory,
+            "persistent_workers": persistent_workers,
+        }
+        size = len(dataset)
+        self.steps_per_epoch = size // global_batch_size if drop_last else -(-size // global_batch_size)
+        if self.steps_per_epoch == 0:
+            raise UserError(
+                f"The data has {size} samples, fewer than the global batch of {global_batch_size}, and "
+                f"training.dataloader_drop_last leaves out a batch that is not full: nothing remains. Lower the batch "
+                f"size or set dataloader_drop_last to false."
+            )
+
+    def batches(self, position: Position) -> Iterator[tuple[Position, list[MicroBatch]]]:
+        """Each step's micro-batches of this rank, with the position after it; endless.
+
+        Every rank gets the same number of micro-batches in a step; where it has no sample left, an empty one.
+        """
+        epoch, batch = position.epoch, position.batch
+        while True:
+            plans = self._plans(epoch, batch)
+            stream = iter(self._stream([indices for plan in plans for indices in plan]))
+            for plan in plans:
+                batch += 1
+                ended = batch == self.steps_per_epoch
+                after = Position(epoch + 1, 0) if ended else Position(epoch, batch)
+                yield after, [next(stream) for _ in plan]
+            epoch, batch = epoch + 1, 0
+
+    def evaluation_batches(self) -> Iterator[MicroBatch]:
+        """One pass over the data; every rank gets the same number of micro-batches."""
+        yield from self._stream([indices for plan in self._plans(0, 0) for indices in plan])
+
+    def _plans(self, epoch: int, start: int) -> list[list[list[int]]]:
+        """For each global batch from `start` on, the sample indices of this rank's micro-batches."""
+        order = self._order(epoch)
+        return [self._deal(order[g * self._global : (g + 1) * self._global]) for g in range(start, self.steps_per_epoch)]
+
+    def _order(self, epoch: int) -> list[int]:
+        size = len(self._dataset)
+        if not self._shuffle:
+            return list(range(size))
+        generator = torch.Generator().manual_seed((self._seed * 1_000_003 + epoch) % 2**63)
+        return torch.randperm(size, generator=generator).tolist()
+
+    def _deal(self, samples: Sequence[int]) -> list[list[int]]:
+        rounds = -(-len(samples) // (self._micro * self._ranks))
+        starts = ((m * self._ranks + self._rank) * self._micro for m in range(rounds))
+        return [list(samples[s : s + self._micro]) for s in starts]
+
+    def _stream(self, batches: list[list[int]]) -> DataLoader[MicroBatch]:
+        return DataLoader(
+            _Numbered(self._dataset),
+            batch_sampler=batches,
+            collate_fn=partial(_collate, pad_id=self._pad_id),
+            **self._workers,
+        )
+
+
+class _Numbered(Dataset[tuple[int, Sample]]):
+    """Samples with their numbers, which a micro-batch keeps."""
+
+    def __init__(self, dataset: Samples) -> None:
+        self._dataset = dataset
+
+    def __getitem__(self, index: int) -> tuple[int, Sample]:
+        return index, self._dataset[index]
+
+
+def _collate(items: list[tuple[int, Sample]], pad_id: int) -> MicroBatch:
+    return collate([sample for _, sample in items], [number for number, _ in items], pad_id)

@@ -1,0 +1,1 @@
+"""The one loop, and what it needs: loss, optimizers, schedule, metrics, what a person sees."""
