@@ -9,6 +9,12 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Shard
 
 
+def local_part(tensor: torch.Tensor | None) -> torch.Tensor:
+    """The part of a (possibly sharded) tensor that this rank holds; it shares memory."""
+    assert tensor is not None
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 @torch.no_grad()
 def gradient_norm(parameters: Iterable[torch.Tensor], device: torch.device) -> torch.Tensor:
     """The 2-norm over all distinct gradient elements of the run, float32, zero-dimensional, equal on all ranks.
@@ -42,7 +48,7 @@ def gradient_norm(parameters: Iterable[torch.Tensor], device: torch.device) -> t
 def clip_gradients(parameters: Iterable[torch.Tensor], norm: torch.Tensor, max_norm: float) -> None:
     """Scales all gradients by max_norm / norm where the norm is larger."""
     factor = (max_norm / norm).clamp(max=1.0)
-    grads = [p.grad.to_local() if isinstance(p.grad, DTensor) else p.grad for p in parameters if p.grad is not None]
+    grads = [local_part(p.grad) for p in parameters if p.grad is not None]
     for grad in grads:
         if grad.device != factor.device:
             factor = factor.to(grad.device)

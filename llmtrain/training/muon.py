@@ -9,6 +9,8 @@ import torch
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
+from llmtrain.parallel.gradients import local_part
+
 # The quintic of Jordan's Muon: steep at zero, so that five steps bring every singular value near 1.
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 
@@ -47,8 +49,8 @@ class Muon(Optimizer):
         state = self.state[parameter]
         if not state:
             state["momentum_buffer"] = torch.zeros_like(parameter)
-        buffer = _local(state["momentum_buffer"])
-        gradient = _local(parameter.grad)
+        buffer = local_part(state["momentum_buffer"])
+        gradient = local_part(parameter.grad)
         if self.found_inf is not None:
             # A where, not a product: zero times infinity is no zero.
             skip = self.found_inf.to(gradient.device).bool()
@@ -62,8 +64,8 @@ class Muon(Optimizer):
         factor = 0.2 * max(whole.shape) ** 0.5
         update = orthogonalise(whole, group["steps"], self.dtype).to(whole.dtype)
         if isinstance(parameter, DTensor):
-            update = _local(distribute_tensor(update, parameter.device_mesh, parameter.placements, src_data_rank=None))
-        values = _local(parameter)
+            update = local_part(distribute_tensor(update, parameter.device_mesh, parameter.placements, src_data_rank=None))
+        values = local_part(parameter)
         update = update.to(values.device)
         values.mul_(1.0 - group["lr"] * group["weight_decay"] * keep)
         values.sub_(update * (group["lr"] * factor) * keep)
@@ -79,10 +81,6 @@ def orthogonalise(matrix: torch.Tensor, steps: int, dtype: torch.dtype) -> torch
         gram = x @ x.mT
         x = _A * x + (_B * gram + _C * gram @ gram) @ x
     return x.mT if tall else x
-
-
-def _local(tensor: Any) -> torch.Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _like(local: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:

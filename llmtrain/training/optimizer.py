@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
-from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import AdamW, Optimizer
 from transformers import PreTrainedModel
 
 from llmtrain.config import TrainingConfig
 from llmtrain.errors import UserError
 from llmtrain.runtime.device import Device
 from llmtrain.training.muon import Muon
+from llmtrain.training.sgd import SGD
 
 Named = list[tuple[str, nn.Parameter]]
 
@@ -89,9 +90,7 @@ def build_optimizers(model: PreTrainedModel, settings: TrainingConfig, device: D
         raise UserError(f"training.optimizer: torch has no fused AdamW for {device.type}; use adamw.")
     parts: list[Optimizer] = []
     if settings.optimizer == "sgd":
-        parts.append(
-            SGD(_groups(named, settings.weight_decay), lr=settings.lr, momentum=settings.momentum, fused=fused)
-        )
+        parts.append(SGD(_groups(named, settings.weight_decay), lr=settings.lr, momentum=settings.momentum))
     else:
         rest = named
         if settings.optimizer == "muon":

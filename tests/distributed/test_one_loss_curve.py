@@ -52,7 +52,9 @@ def rates(peak: float) -> list[float]:
     return [peak * n / 4 for n in range(1, 5)] + [peak + (0.1 * peak - peak) * (n - 4) / (STEPS - 4) for n in range(5, STEPS + 1)]
 
 
-PEAK = {"sgd": 0.5, "adamw": 0.01}
+# High enough to move every weight by far more than the tolerance; not so high that AdamW, which divides by the size of
+# the gradient, turns rounding in small gradients into other curves (at 0.01 two plain float32 loops part, too).
+PEAK = {"sgd": 0.5, "adamw": 0.001}
 
 
 @pytest.fixture(scope="module")
@@ -160,17 +162,24 @@ def test_a_stop_at_step_7_and_a_resume_change_nothing(runs: None, root: Path, cu
             assert torch.equal(exported(root / name)[key], value), key
 
 
+# AdamW does not see a constant factor of the gradient; SGD has no state to lose.
+SEEN_BY_ADAMW = {"count_a_step_that_never_was", *(name for name in MUTATIONS if name.startswith("resume"))}
+
+
 @pytest.fixture(scope="module")
-def mutants(runs: None, root: Path) -> None:
-    cases = [case(root, f"mutant-{name}", "adamw", "untied", {}, mutation=name) for name in MUTATIONS if not name.startswith("resume")]
-    # AdamW does not see a constant factor of the gradient.
-    cases += [case(root, f"mutant-sgd-{name}", "sgd", "untied", {}, mutation=name) for name in ("decay_norms_too",)]
-    for name in (n for n in MUTATIONS if n.startswith("resume")):
-        cases.append(case(root, f"mutant-{name}", "adamw", "untied", RESUME, stop_at=7))
-        cases.append(case(root, f"mutant-{name}", "adamw", "untied", RESUME, mutation=name))
+def mutants(root: Path) -> None:
+    cases = []
+    for name in MUTATIONS:
+        opt = "adamw" if name in SEEN_BY_ADAMW else "sgd"
+        if name.startswith("resume"):
+            cases.append(case(root, f"mutant-{name}", opt, "untied", RESUME, stop_at=7))
+            cases.append(case(root, f"mutant-{name}", opt, "untied", RESUME, mutation=name))
+        else:
+            cases.append(case(root, f"mutant-{name}", opt, "untied", {}, mutation=name))
     run_cases(2, cases, root)
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_the_suite_notices_a_fault(mutants: None, root: Path, curves: Any, name: str) -> None:
-    assert distance(root / f"mutant-{name}", curves["adamw", "untied"]) > 10 * TOLERANCE
+    opt = "adamw" if name in SEEN_BY_ADAMW else "sgd"
+    assert distance(root / f"mutant-{name}", curves[opt, "untied"]) > 10 * TOLERANCE
