@@ -8,6 +8,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from llmtrain.errors import UserError
+from llmtrain.models.attention import CAUSAL_SDPA, choose_attention
 
 
 def build_skeleton(
@@ -22,17 +23,25 @@ def build_skeleton(
     Raises:
         UserError: transformers has no causal language model for this config, or the attention asked for is missing.
     """
-    options = {"attn_implementation": attn_implementation} if attn_implementation else {}
+    attention = choose_attention(hf_config, attn_implementation)
     try:
-        with init_empty_weights(include_buffers=False):
-            model = AutoModelForCausalLM.from_config(
-                hf_config, dtype=dtype, trust_remote_code=trust_remote_code, **options
-            )
+        model = _build(hf_config, dtype, attention, trust_remote_code)
+        if attention == CAUSAL_SDPA and not (model._supports_attention_backend and model._supports_sdpa):
+            # A class that does not look into the registry would take the name for something else.
+            model = _build(hf_config, dtype, attn_implementation, trust_remote_code)
     except (ImportError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"The model of type {hf_config.model_type} cannot be built: {reason}") from error
     model.tie_weights()
     return model
+
+
+def _build(
+    hf_config: PreTrainedConfig, dtype: torch.dtype, attention: str | None, trust_remote_code: bool
+) -> PreTrainedModel:
+    options = {"attn_implementation": attention} if attention else {}
+    with init_empty_weights(include_buffers=False):
+        return AutoModelForCausalLM.from_config(hf_config, dtype=dtype, trust_remote_code=trust_remote_code, **options)
 
 
 def layer_names(model: PreTrainedModel) -> list[str]:
