@@ -26,7 +26,9 @@ def main() -> None:
     for prompt in arguments.prompts:
         if arguments.chat:
             turn = [{"role": "user", "content": prompt}]
-            inputs = tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+            inputs = tokenizer.apply_chat_template(
+                turn, add_generation_prompt=True, return_tensors="pt", return_dict=True
+            )
             sampling = {"do_sample": False}
         else:
             inputs = tokenizer(prompt, return_tensors="pt")

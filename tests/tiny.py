@@ -30,7 +30,9 @@ SIZES = {
 }
 
 
-def make_tokenizer(folder: Path, *, pad: str | None = "<pad>", eos: str | None = "</s>", template: str | None = TEMPLATE) -> Path:
+def make_tokenizer(
+    folder: Path, *, pad: str | None = "<pad>", eos: str | None = "</s>", template: str | None = TEMPLATE
+) -> Path:
     """A folder that AutoTokenizer loads: one word, one token."""
     core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -76,7 +78,11 @@ def make_chats(path: Path, conversations: int = 48, seed: int = 0) -> Path:
 def tiny_config(root: Path, output: str, **sections: dict[str, Any]) -> dict[str, Any]:
     """A config over the files that `make_tokenizer` and `make_chats` left in `root`; sections are laid over it."""
     config: dict[str, dict[str, Any]] = {
-        "model": {"model_type": "qwen3", "tokenizer_name_or_path": str(root / "tokenizer"), "config_overrides": dict(SIZES)},
+        "model": {
+            "model_type": "qwen3",
+            "tokenizer_name_or_path": str(root / "tokenizer"),
+            "config_overrides": dict(SIZES),
+        },
         "data": {"dataset": str(root / "chats.jsonl"), "cutoff_len": 64},
         "parallel": {"param_dtype": "fp32", "reduce_dtype": "fp32"},
         "training": {

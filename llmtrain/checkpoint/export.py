@@ -158,7 +158,9 @@ class _Writer:
                 self._next_file()
             expected = next(self._left)
             if (name, tensor.shape, tensor.dtype) != expected:
-                raise RuntimeError(f"Export order broken: {name} {tuple(tensor.shape)} came where {expected} was planned.")
+                raise RuntimeError(
+                    f"Export order broken: {name} {tuple(tensor.shape)} came where {expected} was planned."
+                )
             self._file.write(memoryview(tensor.contiguous().flatten().view(torch.uint8).numpy()))
             self._pending -= 1
 

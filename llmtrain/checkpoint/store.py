@@ -111,7 +111,9 @@ class CheckpointStore:
             inside = folder / "checkpoints" if (folder / "checkpoints").is_dir() else folder
             found, notices = CheckpointStore(inside, self.world, self.keep).newest_whole()
             if found is None:
-                raise UserError(" ".join([f"training.resume_from_checkpoint: {wanted} holds no whole checkpoint.", *notices]))
+                raise UserError(
+                    " ".join([f"training.resume_from_checkpoint: {wanted} holds no whole checkpoint.", *notices])
+                )
             return found, notices
         damage = self.damage(folder) if folder.is_dir() else "there is no such folder"
         if damage is not None:

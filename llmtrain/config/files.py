@@ -41,7 +41,9 @@ def _read(path: Path) -> tuple[Layer, list[str]]:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError([Problem(None, str(path), "does not exist; the first word after train_fsdp2.py is the YAML file")]) from None
+        raise ConfigError(
+            [Problem(None, str(path), "does not exist; the first word after train_fsdp2.py is the YAML file")]
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([Problem(None, str(path), f"cannot be read ({error})")]) from error
     try:
@@ -55,7 +57,9 @@ def _read(path: Path) -> tuple[Layer, list[str]]:
     except ValueError as error:
         raise ConfigError([Problem(str(path), "", f"cannot be read: {' '.join(str(error).split())}")]) from error
     if not isinstance(node, yaml.MappingNode) or not isinstance(values, DictConfig):
-        raise ConfigError([Problem(str(path), "", "is no mapping of sections (model, data, parallel, training, optimization)")])
+        raise ConfigError(
+            [Problem(str(path), "", "is no mapping of sections (model, data, parallel, training, optimization)")]
+        )
     origins: dict[str, str] = {}
     _note_lines(node, "", str(path), origins)
     bases = values.pop("base") if "base" in values else []

@@ -110,7 +110,10 @@ def _explain(
     cause = detail.get("ctx", {}).get("error")
     if isinstance(cause, RulesBroken):
         rules = [rule for rule in cause.rules if not set_aside & set(rule.fields)]
-        return [Problem(_place(f"{name}.{r.fields[0]}", origins), f"{name}.{r.fields[0]}", _rule_text(r.message)) for r in rules]
+        return [
+            Problem(_place(f"{name}.{r.fields[0]}", origins), f"{name}.{r.fields[0]}", _rule_text(r.message))
+            for r in rules
+        ]
     field = str(detail["loc"][0])
     path = f"{name}.{field}"
     if field in set_aside:  # a union reports each of its alternatives

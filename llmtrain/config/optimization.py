@@ -31,13 +31,19 @@ class OptimizationConfig(Section):
     pre_tokens: int = setting(1048576, "attention band, tokens before", later=_BAND)
     next_tokens: int = setting(0, "attention band, tokens after", later=_BAND)
     gdn_chunk_size: int = setting(64, "chunk of the gated delta rule", later=_FUSED)
-    chunk_loss_size: int | None = setting(None, "tokens per chunk of the loss", later="the chunked loss is not available in this version")
-    fix_router: bool = setting(False, "forced balanced routing", later="forced routing is not available in this version")
+    chunk_loss_size: int | None = setting(
+        None, "tokens per chunk of the loss", later="the chunked loss is not available in this version"
+    )
+    fix_router: bool = setting(
+        False, "forced balanced routing", later="forced routing is not available in this version"
+    )
 
 
 class InferenceConfig(Section):
     """Chat with a model; not part of training."""
 
-    infer_backend: Literal["huggingface"] = setting("huggingface", "generation library", moot="training does not generate")
+    infer_backend: Literal["huggingface"] = setting(
+        "huggingface", "generation library", moot="training does not generate"
+    )
     max_new_tokens: int = setting(512, "most tokens of an answer", moot="training does not generate", ge=1)
     do_sample: bool = setting(False, "draw in place of taking the likeliest token", moot="training does not generate")

@@ -22,11 +22,14 @@ class ParallelConfig(Section):
     """How the model is laid over the ranks."""
 
     fsdp_size: int | None = setting(
-        None, "ranks that share one copy of the model; null: all. Smaller than the run: the rest are replicas (HSDP)", ge=1,
+        None,
+        "ranks that share one copy of the model; null: all. Smaller than the run: the rest are replicas (HSDP)",
+        ge=1,
         differs="1 there, which is refused for any run of more ranks",
     )
     fsdp_modules: list[str] | None = setting(
-        None, "patterns of the FSDP units; null: each decoder layer, the input embedding, the output head",
+        None,
+        "patterns of the FSDP units; null: each decoder layer, the input embedding, the output head",
         differs="taken from the model, so that it fits every architecture",
     )
     ignored_modules: list[str] | None = setting(None, "patterns of modules kept whole on every rank")
@@ -41,7 +44,8 @@ class ParallelConfig(Section):
     )
     recompute: bool = setting(False, "recompute activations in the backward pass")
     recompute_modules: list[str] | None = setting(
-        None, "patterns of the recomputed modules; null: each decoder layer",
+        None,
+        "patterns of the recomputed modules; null: each decoder layer",
         differs="taken from the model, so that it fits every architecture",
     )
     fsdp_implementation: Literal["native", "custom"] = setting("native", "FSDP library", later=_CUSTOM)
@@ -49,7 +53,9 @@ class ParallelConfig(Section):
     shard_placement_fn: str | None = setting(None, "dimension to shard", later=_PLACE)
     efsdp_shard_placement_fn: str = setting("shard_by_dim_1", "dimension to shard experts on", moot=_EP)
     tp_size: int = setting(1, "tensor parallel ranks", later=_TP)
-    tp_colwise: list[str] = setting(["*.q_proj", "*.k_proj", "*.v_proj", "*.gate_proj", "*.up_proj"], "column-wise modules", moot=_TP)
+    tp_colwise: list[str] = setting(
+        ["*.q_proj", "*.k_proj", "*.v_proj", "*.gate_proj", "*.up_proj"], "column-wise modules", moot=_TP
+    )
     tp_rowwise: list[str] = setting(["*.o_proj", "*.down_proj"], "row-wise modules", moot=_TP)
     ep_size: int = setting(1, "expert parallel ranks", later=_EP)
     ep_fsdp_size: int = setting(1, "ranks that shard the experts of one group", moot=_EP)
@@ -64,7 +70,9 @@ class ParallelConfig(Section):
     chunk_mbs_modules: list[str] = setting(["model.layers.{*}"], "modules that split", moot=_CHUNK)
     chunk_mbs_arg_indexs: list[int] = setting([0], "positional arguments to split", moot=_CHUNK)
     chunk_mbs_kwarg_names: list[str] = setting(
-        ["position_embeddings", "position_ids", "attention_mask", "input_ids"], "keyword arguments to split", moot=_CHUNK
+        ["position_embeddings", "position_ids", "attention_mask", "input_ids"],
+        "keyword arguments to split",
+        moot=_CHUNK,
     )
 
     @field_validator("param_dtype", "reduce_dtype")

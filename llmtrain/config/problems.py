@@ -69,14 +69,22 @@ def describe_type(annotation: Any) -> str:
         if member is type(None):
             words.append("null")
         elif get_origin(member) is Literal:
-            words.append("one of " + ", ".join(map(str, get_args(member))) if len(get_args(member)) > 1 else str(get_args(member)[0]))
+            words.append(
+                "one of " + ", ".join(map(str, get_args(member)))
+                if len(get_args(member)) > 1
+                else str(get_args(member)[0])
+            )
         elif get_origin(member) is list:
             item = {int: "whole numbers", str: "texts"}.get(get_args(member)[0], "values")
             words.append(f"a list of {item}")
         elif get_origin(member) is dict:
             words.append("a mapping")
         else:
-            words.append({int: "a whole number", float: "a number", bool: "true or false", str: "a text"}.get(member, str(member)))
+            words.append(
+                {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}.get(
+                    member, str(member)
+                )
+            )
     return " or ".join(words)
 
 

@@ -34,7 +34,9 @@ def render_help() -> str:
         lines += ["", f"{section}: {kind.__doc__}"]
         for name, field in kind.model_fields.items():
             note = {"later": " [not available yet]", "moot": " [changes nothing here]"}.get(extras(field)["kind"], "")
-            lines.append(f"  --{section}.{name}  ({describe_type(field.annotation)}; default {_short(default_of(field))})")
+            lines.append(
+                f"  --{section}.{name}  ({describe_type(field.annotation)}; default {_short(default_of(field))})"
+            )
             lines.append(f"      {field.description}{note}")
     return "\n".join(lines).lstrip("\n")
 
@@ -64,7 +66,15 @@ def reference_page() -> str:
         "`--section.field value`.",
     ]
     for section, kind in SECTIONS.items():
-        out += ["", f"## {section}", "", f"{kind.__doc__}", "", "| field | type | default | kind | meaning |", "|---|---|---|---|---|"]
+        out += [
+            "",
+            f"## {section}",
+            "",
+            f"{kind.__doc__}",
+            "",
+            "| field | type | default | kind | meaning |",
+            "|---|---|---|---|---|",
+        ]
         for name, field in kind.model_fields.items():
             extra = extras(field)
             meaning = str(field.description)
@@ -72,7 +82,13 @@ def reference_page() -> str:
                 meaning += f". *{extra['reason']}*"
             if extra["differs"]:
                 meaning += f". Differs from the reference trainer: {extra['differs']}"
-            cells = [f"`{name}`", describe_type(field.annotation), f"`{_short(default_of(field))}`", extra["kind"], meaning]
+            cells = [
+                f"`{name}`",
+                describe_type(field.annotation),
+                f"`{_short(default_of(field))}`",
+                extra["kind"],
+                meaning,
+            ]
             out.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(out) + "\n"
 

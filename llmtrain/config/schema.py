@@ -67,7 +67,9 @@ class Config(BaseModel):
             for name in sorted(section.model_fields_set):
                 extra = extras(type(section).model_fields[name])
                 value = getattr(section, name)
-                if extra["kind"] == "moot" and value != type(section).model_fields[name].get_default(call_default_factory=True):
+                if extra["kind"] == "moot" and value != type(section).model_fields[name].get_default(
+                    call_default_factory=True
+                ):
                     yield f"{section_name}.{name}", str(extra["reason"])
         if self.training.stage == "pt" and self.data.template is not None:
             yield "data.template", "pretraining uses no template"

@@ -38,7 +38,9 @@ def setting(
     kind: Kind = "later" if later else "moot" if moot else "live"
     extra = {"kind": kind, "reason": later or moot, "accept": list(accept), "differs": differs}
     if isinstance(default, list | dict):
-        return Field(default_factory=lambda: type(default)(default), description=description, json_schema_extra=extra, **limits)
+        return Field(
+            default_factory=lambda: type(default)(default), description=description, json_schema_extra=extra, **limits
+        )
     return Field(default, description=description, json_schema_extra=extra, **limits)
 
 
@@ -70,7 +72,9 @@ class Section(BaseModel):
         """Text forms that mean a value of the field's type; anything else is left for the type check to refuse."""
         if not isinstance(values, dict):
             return values
-        return {k: _coerce(v, cls.model_fields[k].annotation) if k in cls.model_fields else v for k, v in values.items()}
+        return {
+            k: _coerce(v, cls.model_fields[k].annotation) if k in cls.model_fields else v for k, v in values.items()
+        }
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:

@@ -25,14 +25,18 @@ class TrainingConfig(Section):
     per_device_train_batch_size: int = setting(8, "samples per rank and forward pass", ge=1)
     per_device_eval_batch_size: int | None = setting(None, "the same for held-out data; null: as for training", ge=1)
     gradient_accumulation_steps: int | None = setting(
-        None, "forward passes per update; null: 1, or what `global_batch_size` asks for", ge=1,
+        None,
+        "forward passes per update; null: 1, or what `global_batch_size` asks for",
+        ge=1,
         differs="1 there; null lets global_batch_size decide",
     )
     global_batch_size: int | None = setting(None, "samples per update over all ranks; accumulation is derived", ge=1)
     num_train_epochs: float = setting(3.0, "passes over the data; fractions count", gt=0)
     max_steps: int = setting(-1, "updates; -1: by epochs. Set, it decides alone", ge=-1)
 
-    optimizer: Literal["adamw", "fused_adamw", "sgd", "muon"] = setting("adamw", "update rule; adamw is fused where the device can")
+    optimizer: Literal["adamw", "fused_adamw", "sgd", "muon"] = setting(
+        "adamw", "update rule; adamw is fused where the device can"
+    )
     lr: float = setting(1e-5, "peak learning rate", ge=0)
     weight_decay: float = setting(0.01, "decoupled decay of matrices; norms and biases are not decayed", ge=0)
     adam_beta1: float = setting(0.9, "AdamW's first decay rate", ge=0, lt=1)
@@ -55,8 +59,12 @@ class TrainingConfig(Section):
     save_total_limit: int = setting(3, "checkpoints to keep; 0: all", ge=0)
     save_only_model: bool = setting(False, "save weights without optimizer state; cannot be resumed")
     save_hf_weights: bool = setting(True, "export a Hugging Face folder at the end")
-    hf_weights_dtype: Literal["fp32", "bf16", "fp16"] | None = setting(None, "dtype of the export; null: as the source, else as computed")
-    resume_from_checkpoint: str | None = setting(None, "`latest`, a checkpoint or a run's folder; `latest` starts anew where there is none")
+    hf_weights_dtype: Literal["fp32", "bf16", "fp16"] | None = setting(
+        None, "dtype of the export; null: as the source, else as computed"
+    )
+    resume_from_checkpoint: str | None = setting(
+        None, "`latest`, a checkpoint or a run's folder; `latest` starts anew where there is none"
+    )
 
     logging_steps: int = setting(1, "updates between log lines", ge=1)
     log_cpu_memory: bool = setting(False, "log the processes' host memory")
@@ -72,14 +80,21 @@ class TrainingConfig(Section):
     dataloader_drop_last: bool = setting(False, "leave out the last, smaller global batch of an epoch")
 
     calculate_per_token_loss: bool = setting(
-        True, "mean over the tokens of the global batch",
+        True,
+        "mean over the tokens of the global batch",
         later="a mean of means would depend on how the batch is split over ranks",
         differs="off there; only the token mean is the same for every layout",
     )
-    save_async: bool = setting(False, "save in the background", later="saving in the background is not available in this version")
-    indexer_loss_coeff: float = setting(1.0, "weight of the indexer loss", later="sparse attention's indexer loss is not available in this version")
+    save_async: bool = setting(
+        False, "save in the background", later="saving in the background is not available in this version"
+    )
+    indexer_loss_coeff: float = setting(
+        1.0, "weight of the indexer loss", later="sparse attention's indexer loss is not available in this version"
+    )
     router_aux_loss_coef: float = setting(0.0, "weight of the router's balance loss", later=_AUX, ge=0)
-    mtp_loss_scaling_factor: float = setting(0.3, "weight of multi-token prediction", later="multi-token prediction is not available in this version")
+    mtp_loss_scaling_factor: float = setting(
+        0.3, "weight of multi-token prediction", later="multi-token prediction is not available in this version"
+    )
     profile: bool = setting(False, "record a profile", later=_PROFILE)
     profile_step_start: int = setting(0, "first profiled step", moot=_PROFILE)
     profile_step_end: int = setting(-1, "end of the profiled steps", moot=_PROFILE)

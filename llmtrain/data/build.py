@@ -7,10 +7,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import datasets
+import torch
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from llmtrain.config import Config
+from llmtrain.config import Config, DataConfig
 from llmtrain.data.chat import ChatDataset, build_chat
 from llmtrain.data.pretraining import BlockDataset, build_blocks
 from llmtrain.data.sources import read_rows
@@ -42,12 +43,14 @@ def build_datasets(
     """
     if not is_main:
         datasets.disable_progress_bars()
+    # Only the one that goes first tokenises again; the others take what it has made.
+    data = config.data if is_main else config.data.model_copy(update={"overwrite_cache": False})
     with main_first():
-        return _build(config, tokenizer)
+        return _build(config, data, tokenizer)
 
 
-def _build(config: Config, tokenizer: PreTrainedTokenizerBase) -> Datasets:
-    data, stage = config.data, config.training.stage
+def _build(config: Config, data: DataConfig, tokenizer: PreTrainedTokenizerBase) -> Datasets:
+    stage = config.training.stage
     column = "text" if stage == "pt" else "messages"
     prepare = build_blocks if stage == "pt" else build_chat
     assert data.dataset is not None
@@ -67,9 +70,9 @@ def _build(config: Config, tokenizer: PreTrainedTokenizerBase) -> Datasets:
 
 
 def _split(rows: Dataset, val_size: float, seed: int) -> tuple[Dataset, Dataset]:
-    """Rows drawn by seed, a count or a share (at least one)."""
+    """Rows drawn by seed, a count or a share (at least one); both parts keep the source's order."""
     count = int(val_size) if val_size >= 1 else max(1, round(val_size * len(rows)))
     if count >= len(rows):
         raise UserError(f"data.val_size takes {count} of {len(rows)} rows; none is left to train on.")
-    parts = rows.train_test_split(test_size=count, seed=seed, shuffle=True)
-    return parts["train"], parts["test"]
+    drawn = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
+    return rows.select(drawn[count:].sort().values.tolist()), rows.select(drawn[:count].sort().values.tolist())

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from llmtrain.config import DataConfig
 from llmtrain.data.cache import cached_map
 from llmtrain.data.sample import IGNORED, Sample
+from llmtrain.data.supervision import ChatFormat, Unusable
 from llmtrain.errors import UserError
 
 _ROLES = {"system", "user", "assistant", "tool", "developer"}
@@ -38,7 +39,7 @@ class ChatDataset:
         for index in range(len(self)):
             sample = self[index]
             for array in (sample.input_ids, sample.targets):
-                digest.update(np.ascontiguousarray(array, dtype=np.int64).view(np.uint8))
+                digest.update(np.ascontiguousarray(array, dtype=np.int64).data)
                 digest.update(b"|")
         return digest.hexdigest()
 
@@ -46,7 +47,7 @@ class ChatDataset:
 def build_chat(
     rows: Dataset, tokenizer: PreTrainedTokenizerBase, settings: DataConfig, field: str
 ) -> tuple[ChatDataset, list[tuple[str, str]]]:
-    """Renders and masks `rows` (column `messages`); returns the samples with lines for the header.
+    """Renders and masks `rows` (columns `messages`, `row`); returns the samples with lines for the header.
 
     Raises:
         UserError: malformed rows (the first three named), a template whose answers cannot be told apart, or no row with
@@ -58,14 +59,14 @@ def build_chat(
             "model, or put a chat_template.jinja beside it."
         )
     _refuse_malformed(rows, field)
-    choices = {
+    choices: dict[str, Any] = {
         "cutoff_len": settings.cutoff_len,
         "train_on_prompt": settings.train_on_prompt,
         "mask_history": settings.mask_history,
         "enable_thinking": settings.enable_thinking,
     }
     encoded = cached_map(
-        rows.add_column("row", range(len(rows))),
+        rows,
         partial(_encode_batch, tokenizer=tokenizer, field=field, **choices),
         tokenizer,
         {"stage": "sft", **choices},
@@ -85,20 +86,22 @@ def build_chat(
     dataset = ChatDataset(encoded.select(kept).select_columns(["input_ids", "targets"]))
     lines = [(field, f"{len(dataset):,} conversations, {int(supervised.sum()):,} supervised tokens")]
     if dropped:
-        lines.append(("", f"{dropped} of {len(encoded)} conversations left out: no supervised token within {settings.cutoff_len} tokens"))
+        why = f"no supervised token within {settings.cutoff_len} tokens"
+        lines.append(("", f"{dropped} of {len(encoded)} conversations left out: {why}"))
     if cut:
         lines.append(("", f"{cut} conversations cut at {settings.cutoff_len} tokens"))
     return dataset, lines
 
 
 def _refuse_malformed(rows: Dataset, field: str, shown: int = 3) -> None:
-    problems, count = [], 0
-    for number, row in enumerate(rows):
+    problems: list[str] = []
+    count = 0
+    for row in rows:
         reason = _malformed(row["messages"])
         if reason is not None:
             count += 1
             if len(problems) < shown:
-                problems.append(f"row {number + 1}: {reason}")
+                problems.append(f"row {row['row'] + 1}: {reason}")
     if count:
         more = f" ({count - shown} more)" if count > shown else ""
         raise UserError(f"{field}: {count} of {len(rows)} rows are no conversations: {'; '.join(problems)}{more}.")
@@ -129,17 +132,17 @@ def _encode_batch(
     enable_thinking: bool | None,
 ) -> dict[str, list[Any]]:
     out: dict[str, list[Any]] = {"input_ids": [], "targets": [], "supervised": [], "cut": []}
-    options = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
+    chat = ChatFormat(tokenizer, enable_thinking)
     for messages, number in zip(batch["messages"], batch["row"], strict=True):
         # Arrow fills keys that other rows have with null; a template would print them.
         clean = [{k: v for k, v in message.items() if v is not None} for message in messages]
         try:
-            ids, mask = encode_conversation(tokenizer, clean, options)
-        except Unprovable as reason:
-            raise UserError(f"{field}: row {number + 1}: {reason}") from reason
-        learnt = np.ones(len(ids), dtype=bool) if train_on_prompt else np.asarray(mask, dtype=bool)
-        if mask_history:
-            learnt = _last_run(learnt)
+            ids, spans = chat.encode(clean)
+        except Unusable as reason:
+            raise UserError(f"{field}: row {number + 1}: {reason}.") from reason
+        learnt = np.full(len(ids), train_on_prompt)
+        for start, stop in spans[-1:] if mask_history else spans:
+            learnt[start:stop] = True
         inputs = np.asarray(ids[:cutoff_len], dtype=np.int32)
         # A token cut away is not predicted; the last kept one then ends in the middle and is taught no end.
         targets = np.full(len(inputs), IGNORED, dtype=np.int32)
@@ -149,86 +152,3 @@ def _encode_batch(
         out["supervised"].append(int((targets != IGNORED).sum()))
         out["cut"].append(len(ids) > cutoff_len)
     return out
-
-
-def _last_run(mask: np.ndarray) -> np.ndarray:
-    """Only the last unbroken run of trues."""
-    ends = np.flatnonzero(mask)
-    if len(ends) == 0:
-        return mask
-    breaks = np.flatnonzero(~mask[: ends[-1]])
-    only = np.zeros_like(mask)
-    only[(breaks[-1] + 1 if len(breaks) else 0) : ends[-1] + 1] = True
-    return only
-
-
-class Unprovable(ValueError):
-    """It cannot be shown which tokens are the assistant's."""
-
-
-def encode_conversation(
-    tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, Any]], options: dict[str, Any]
-) -> tuple[list[int], list[int]]:
-    """Token ids of the whole conversation, and 1 for each of the assistant's tokens (its end-of-turn token included).
-
-    The mask comes from the template's `{% generation %}` marks, else from renders of growing prefixes of the
-    conversation, which must be prefixes of one another token by token.
-
-    Raises:
-        Unprovable: the template rewrites earlier turns, or has marks around nothing.
-    """
-    template = tokenizer.get_chat_template()
-    if "generation %}" in template or "generation -%}" in template:
-        encoded = tokenizer.apply_chat_template(
-            messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True, **options
-        )
-        mask = list(encoded["assistant_masks"])
-        if not any(mask):
-            raise Unprovable("the chat template's generation marks hold no token")
-        return list(encoded["input_ids"]), mask
-    whole = _render(tokenizer, messages, options)
-    mask = [0] * len(whole)
-    for index, message in enumerate(messages):
-        if message["role"] != "assistant":
-            continue
-        start = len(_prefix(tokenizer, messages[:index], whole, options, prompt=True))
-        through = _prefix(tokenizer, messages[: index + 1], whole, options, prompt=False)
-        end = _turn_end(tokenizer, through, start, message)
-        mask[start:end] = [1] * (end - start)
-    return whole, mask
-
-
-def _render(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, Any]], options: dict[str, Any], *, prompt: bool = False) -> list[int]:
-    encoded = tokenizer.apply_chat_template(
-        messages, tokenize=True, return_dict=True, add_generation_prompt=prompt, **options
-    )
-    return list(encoded["input_ids"])
-
-
-def _prefix(
-    tokenizer: PreTrainedTokenizerBase,
-    messages: list[dict[str, Any]],
-    whole: list[int],
-    options: dict[str, Any],
-    *,
-    prompt: bool,
-) -> list[int]:
-    part = _render(tokenizer, messages, options, prompt=prompt) if messages else []
-    if whole[: len(part)] != part:
-        raise Unprovable(
-            "the chat template renders the beginning of this conversation otherwise once more turns follow, so the "
-            "assistant's tokens cannot be told for sure. Use a template with {% generation %} marks"
-        )
-    return part
-
-
-def _turn_end(tokenizer: PreTrainedTokenizerBase, rendered: list[int], start: int, message: dict[str, Any]) -> int:
-    """One past the turn's last special token (its end token); text behind it, such as a newline, is the next turn's."""
-    special = set(tokenizer.all_special_ids)
-    for position in range(len(rendered) - 1, start - 1, -1):
-        if rendered[position] in special:
-            return position + 1
-    raise Unprovable(
-        "the chat template closes an assistant's turn without a special token of its own, so a model could not learn to "
-        "stop. Use a template with {% generation %} marks around the answer and its end token"
-    )

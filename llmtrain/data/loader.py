@@ -40,9 +40,9 @@ class Position:
 class Loader:
     """Deals a global order of samples to ranks.
 
-    Each epoch's order is drawn from (seed, epoch) alone. Global batch g is the g-th slice of it, so which samples a step
-    learns from does not depend on the ranks; micro-batch m of rank r takes slice m * ranks + r of the global batch. An
-    epoch's tail is a smaller global batch of its own and never mixes with the next epoch.
+    Each epoch's order is drawn from (seed, epoch) alone. Global batch g is the g-th slice of it, so which samples a
+    step learns from does not depend on the ranks; micro-batch m of rank r takes slice m * ranks + r of the global
+    batch. An epoch's tail is a smaller global batch of its own and never mixes with the next epoch.
     """
 
     def __init__(
@@ -110,7 +110,8 @@ class Loader:
     def _plans(self, epoch: int, start: int) -> list[list[list[int]]]:
         """For each global batch from `start` on, the sample indices of this rank's micro-batches."""
         order = self._order(epoch)
-        return [self._deal(order[g * self._global : (g + 1) * self._global]) for g in range(start, self.steps_per_epoch)]
+        slices = (order[g * self._global : (g + 1) * self._global] for g in range(start, self.steps_per_epoch))
+        return [self._deal(samples) for samples in slices]
 
     def _order(self, epoch: int) -> list[int]:
         size = len(self._dataset)
@@ -124,7 +125,7 @@ class Loader:
         starts = ((m * self._ranks + self._rank) * self._micro for m in range(rounds))
         return [list(samples[s : s + self._micro]) for s in starts]
 
-    def _stream(self, batches: list[list[int]]) -> DataLoader[MicroBatch]:
+    def _stream(self, batches: list[list[int]]) -> DataLoader[Any]:
         return DataLoader(
             _Numbered(self._dataset),
             batch_sampler=batches,

@@ -47,7 +47,7 @@ class BlockDataset:
         """A digest of the whole stream and the block length."""
         digest = xxhash.xxh3_128(str(self.length).encode())
         for part in self._parts:
-            digest.update(np.ascontiguousarray(part).view(np.uint8))
+            digest.update(np.ascontiguousarray(part).data)
         return digest.hexdigest()
 
     def _read(self, start: int, end: int) -> np.ndarray:
@@ -64,7 +64,7 @@ class BlockDataset:
 def build_blocks(
     rows: Dataset, tokenizer: PreTrainedTokenizerBase, settings: DataConfig, field: str
 ) -> tuple[BlockDataset, list[tuple[str, str]]]:
-    """Tokenises `rows` (column `text`) into blocks of `cutoff_len`; returns them with lines for the header.
+    """Tokenises `rows` (columns `text`, `row`) into blocks of `cutoff_len`; returns them with lines for the header.
 
     Raises:
         UserError: a row that is no text, or too little text for a single prediction.
@@ -82,16 +82,23 @@ def build_blocks(
     blocks = BlockDataset(tokens, settings.cutoff_len)
     if len(blocks) == 0:
         raise UserError(f"{field}: the texts hold {blocks.tokens} tokens; there is nothing to predict.")
-    summary = f"{len(rows):,} documents, {blocks.tokens:,} tokens, {len(blocks):,} blocks of {settings.cutoff_len:,}"
+    lengths = [chunk.value_lengths().to_numpy() for chunk in tokens.data.column("input_ids").chunks]
+    empty = sum(int((chunk == 0).sum()) for chunk in lengths)
+    documents = f"{len(rows) - empty:,} documents" + (f" ({empty:,} empty left out)" if empty else "")
+    summary = f"{documents}, {blocks.tokens:,} tokens, {len(blocks):,} blocks of {settings.cutoff_len:,}"
     return blocks, [(field, summary)]
 
 
-def _tokenise(batch: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBase, eos: int | None, field: str) -> dict[str, list[Any]]:
+def _tokenise(
+    batch: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBase, eos: int | None, field: str
+) -> dict[str, list[Any]]:
     texts = batch["text"]
-    for text in texts:
+    for text, number in zip(texts, batch["row"], strict=True):
         if not isinstance(text, str):
-            raise UserError(f"{field}: a row's text is {text!r}, no text. Every row needs a string in that column.")
+            raise UserError(f"{field}: row {number + 1}: its text is {text!r}. Every row needs a text in that column.")
     ids = tokenizer(texts, return_attention_mask=False, verbose=False)["input_ids"]
     if eos is not None:
         ids = [row if row and row[-1] == eos else [*row, eos] for row in ids]
+    # An empty document is none: it would teach to end what has not begun.
+    ids = [row if text else [] for text, row in zip(texts, ids, strict=True)]
     return {"input_ids": [np.asarray(row, dtype=np.int32) for row in ids]}

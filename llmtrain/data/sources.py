@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import xxhash
 from datasets import Dataset, load_dataset
 
 from llmtrain.errors import UserError
@@ -19,10 +20,20 @@ _BUILDERS: dict[str, tuple[str, dict[str, Any]]] = {
     ".txt": ("text", {"sample_by": "document"}),
 }
 _COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
+_UNREADABLE = (
+    datasets.exceptions.DatasetGenerationError,
+    datasets.exceptions.DatasetNotFoundError,
+    ValueError,
+    OSError,
+)
 
 
-def read_rows(source: str | list[str] | dict[str, Any], column: str, field: str, max_rows: int | None = None) -> Dataset:
+def read_rows(
+    source: str | list[str] | dict[str, Any], column: str, field: str, max_rows: int | None = None
+) -> Dataset:
     """Rows of `source` with the one column that the stage needs, renamed to `column` (`text` or `messages`).
+
+    A second column, `row`, is the row's number in the source from 0, which a split of the rows keeps.
 
     `source` is a file, folder or glob, a list of them, or {file_name, columns}. Files are read in sorted order. `field`
     names the setting in messages.
@@ -40,8 +51,12 @@ def read_rows(source: str | list[str] | dict[str, Any], column: str, field: str,
         raise UserError(f"{field} mixes kinds of files ({', '.join(sorted(kinds))}); give files of one kind.")
     builder, options = _BUILDERS[kinds.pop()]
     try:
-        rows = load_dataset(builder, data_files={"train": files}, split="train", **options)
-    except (datasets.exceptions.DatasetGenerationError, datasets.exceptions.DatasetNotFoundError, ValueError, OSError) as error:
+        # The library's cache knows a file by its path and time of change alone; the name adds the size.
+        name = xxhash.xxh3_64_hexdigest(repr([(f, Path(f).stat().st_size) for f in files]).encode())
+        rows = load_dataset(builder, name=name, data_files={"train": files}, split="train", **options)
+    except StopIteration:  # the reader's way to meet a file without a line
+        raise UserError(f"{field}: there is no row in {', '.join(files[:3])}.") from None
+    except _UNREADABLE as error:
         cause = error.__cause__ or error
         shown = ", ".join(files[:3]) + (" ..." if len(files) > 3 else "")
         raise UserError(f"{field}: {shown} cannot be read ({' '.join(str(cause).split())[:300]}).") from error
@@ -50,13 +65,15 @@ def read_rows(source: str | list[str] | dict[str, Any], column: str, field: str,
     wanted = renames.get(column, column)
     if wanted not in rows.column_names:
         raise UserError(
-            f"{field}: {files[0]} has no column {wanted!r}; it has {', '.join(rows.column_names)}. Name the right one with "
-            f"{{file_name: ..., columns: {{{column}: NAME}}}}."
+            f"{field}: {files[0]} has no column {wanted!r}; it has {', '.join(rows.column_names)}. Name the right one "
+            f"with {{file_name: ..., columns: {{{column}: NAME}}}}."
         )
     rows = rows.select_columns([wanted])
     if wanted != column:
         rows = rows.rename_column(wanted, column)
-    return rows.select(range(min(max_rows, len(rows)))) if max_rows is not None else rows
+    if max_rows is not None:
+        rows = rows.select(range(min(max_rows, len(rows))))
+    return rows.add_column("row", range(len(rows)))
 
 
 def _expand(item: str, field: str) -> list[str]:
@@ -68,7 +85,7 @@ def _expand(item: str, field: str) -> list[str]:
         return found
     if path.is_file():
         return [item]
-    found = sorted(f for f in glob(item, recursive=True) if Path(f).is_file())
+    found = sorted(f for f in glob(item, recursive=True) if Path(f).is_file())  # noqa: PTH207  Path takes no absolute one
     if not found:
         raise UserError(f"{field}: {item} does not exist.")
     return found

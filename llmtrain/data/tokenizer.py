@@ -30,18 +30,21 @@ def load_tokenizer(config: Config) -> PreTrainedTokenizerBase:
     options |= {k: v for k, v in {"cache_dir": model.cache_dir, "token": model.hf_hub_token}.items() if v is not None}
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        first = str(error).strip().splitlines()[0]
+    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise UserError(f"{field}: no tokenizer could be read from {folder!r} ({first}).") from error
     if model.add_tokens:
         tokenizer.add_tokens(model.add_tokens)
     if model.add_special_tokens:
-        tokenizer.add_special_tokens({"extra_special_tokens": model.add_special_tokens})
+        # The default is to replace: the tokenizer's own (a template's end-of-turn token) would be special no more.
+        tokenizer.add_special_tokens(
+            {"extra_special_tokens": model.add_special_tokens}, replace_extra_special_tokens=False
+        )
     if tokenizer.eos_token_id is None:
         padding = "" if tokenizer.pad_token_id is not None else " nor a padding token"
         raise UserError(
-            f"{field}: the tokenizer in {folder!r} has no end-of-sequence token{padding}, so the end of a text could not "
-            f"be learnt. Set eos_token in its tokenizer_config.json, or use another tokenizer."
+            f"{field}: the tokenizer in {folder!r} has no end-of-sequence token{padding}, so the end of a text could "
+            f"not be learnt. Set eos_token in its tokenizer_config.json, or use another tokenizer."
         )
     return tokenizer
 

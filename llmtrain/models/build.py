@@ -12,7 +12,11 @@ from llmtrain.models.attention import CAUSAL_SDPA, choose_attention
 
 
 def build_skeleton(
-    hf_config: PreTrainedConfig, dtype: torch.dtype, *, attn_implementation: str | None = None, trust_remote_code: bool = False
+    hf_config: PreTrainedConfig,
+    dtype: torch.dtype,
+    *,
+    attn_implementation: str | None = None,
+    trust_remote_code: bool = False,
 ) -> PreTrainedModel:
     """Builds the causal language model of `hf_config` without memory for its parameters.
 

@@ -70,7 +70,9 @@ def _from_folder(settings: ModelConfig) -> PreTrainedConfig:
         if value is not None:
             loading[name] = value
     if Path(folder).is_dir() and not (Path(folder) / "config.json").is_file():
-        raise UserError(f"model.model_name_or_path: {folder} holds no config.json, so it is no Hugging Face model folder.")
+        raise UserError(
+            f"model.model_name_or_path: {folder} holds no config.json, so it is no Hugging Face model folder."
+        )
     try:
         config = AutoConfig.from_pretrained(folder, **loading)
     except (OSError, ValueError) as error:

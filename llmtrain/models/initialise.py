@@ -39,7 +39,8 @@ def initialise(model: PreTrainedModel, template: PreTrainedModel, seed: int, dev
             for name, value in unit.named_buffers(prefix):
                 buffers[name].copy_(value)
             unit.to("meta")
-    model.tie_weights()
+    for one in (model, template):
+        one.tie_weights()
 
 
 def shard_like(full: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

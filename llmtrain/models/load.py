@@ -57,8 +57,13 @@ def load_pretrained(model: PreTrainedModel, folder: str | Path, device: torch.de
     _own_memory(model)
     if not report.unexpected_keys:
         return []
-    return [_listing(f"{folder} holds {len(report.unexpected_keys)} tensors the model has no place for; they are "
-                     f"neither trained nor exported", sorted(report.unexpected_keys))]
+    return [
+        _listing(
+            f"{folder} holds {len(report.unexpected_keys)} tensors the model has no place for; they are "
+            f"neither trained nor exported",
+            sorted(report.unexpected_keys),
+        )
+    ]
 
 
 def _own_memory(model: PreTrainedModel) -> None:
@@ -96,7 +101,9 @@ def _open_slices(stack: ExitStack, files: list[Path]) -> dict[str, Any]:
         try:
             handle = stack.enter_context(safe_open(file, framework="pt"))
         except (SafetensorError, OSError) as error:
-            raise UserError(f"{file} is damaged or no safetensors file ({error}); copy or download it again.") from error
+            raise UserError(
+                f"{file} is damaged or no safetensors file ({error}); copy or download it again."
+            ) from error
         for key in handle.keys():  # noqa: SIM118  a safetensors handle is no mapping
             slices[key] = handle.get_slice(key)
     return slices

@@ -37,14 +37,14 @@ def apply_fsdp(
     Raises:
         UserError: a pattern that matches nothing.
     """
-    units = match_modules(model, settings.fsdp_modules, "parallel.fsdp_modules") if settings.fsdp_modules else default_units
+    units = (
+        match_modules(model, settings.fsdp_modules, "parallel.fsdp_modules") if settings.fsdp_modules else default_units
+    )
     units, notes = _leave_shared_to_root(model, list(units))
     precision = MixedPrecisionPolicy(
         param_dtype=DTYPES[settings.param_dtype], reduce_dtype=DTYPES[settings.reduce_dtype], output_dtype=None
     )
-    offload = (
-        CPUOffloadPolicy(pin_memory=mesh.device_type != "cpu") if settings.cpu_offload else OffloadPolicy()
-    )
+    offload = CPUOffloadPolicy(pin_memory=mesh.device_type != "cpu") if settings.cpu_offload else OffloadPolicy()
     common: dict[str, Any] = {
         "mesh": mesh,
         "mp_policy": precision,
@@ -132,4 +132,3 @@ def _set_prefetch(model: nn.Module, units: Sequence[str], forward: int, backward
             module.set_modules_to_forward_prefetch(modules[i + 1 : i + 1 + forward])
         if backward > 0:
             module.set_modules_to_backward_prefetch(modules[max(0, i - backward) : i][::-1])
-

@@ -51,7 +51,11 @@ class Device:
 
     @property
     def name(self) -> str:
-        return f"CPU ({torch.get_num_threads()} threads)" if self.type == "cpu" else self._module.get_device_name(self.index)
+        return (
+            f"CPU ({torch.get_num_threads()} threads)"
+            if self.type == "cpu"
+            else self._module.get_device_name(self.index)
+        )
 
     @property
     def _module(self) -> ModuleType:

@@ -21,7 +21,9 @@ class BatchPlan:
         return self.micro * self.accumulation * self.data_ranks
 
     def __str__(self) -> str:
-        return f"{self.total} samples = {self.micro} per rank x {self.accumulation} accumulated x {self.data_ranks} ranks"
+        return (
+            f"{self.total} samples = {self.micro} per rank x {self.accumulation} accumulated x {self.data_ranks} ranks"
+        )
 
 
 def plan_batch(settings: TrainingConfig, data_ranks: int) -> BatchPlan:

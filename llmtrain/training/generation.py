@@ -28,7 +28,9 @@ def generation_config(
         ends += [token for token in answer_ends(dataset, set(tokenizer.all_special_ids)) if token not in ends]
     generation.eos_token_id = ends[0] if len(ends) == 1 else ends or None
     if generation.pad_token_id is None:
-        generation.pad_token_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+        generation.pad_token_id = (
+            tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+        )
     return generation
 
 

@@ -64,7 +64,9 @@ class Muon(Optimizer):
         factor = 0.2 * max(whole.shape) ** 0.5
         update = orthogonalise(whole, group["steps"], self.dtype).to(whole.dtype)
         if isinstance(parameter, DTensor):
-            update = local_part(distribute_tensor(update, parameter.device_mesh, parameter.placements, src_data_rank=None))
+            update = local_part(
+                distribute_tensor(update, parameter.device_mesh, parameter.placements, src_data_rank=None)
+            )
         values = local_part(parameter)
         update = update.to(values.device)
         values.mul_(1.0 - group["lr"] * group["weight_decay"] * keep)
@@ -87,5 +89,10 @@ def _like(local: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     if not isinstance(parameter, DTensor):
         return local
     return DTensor.from_local(
-        local, parameter.device_mesh, parameter.placements, run_check=False, shape=parameter.shape, stride=parameter.stride()
+        local,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
     )

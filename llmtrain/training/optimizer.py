@@ -74,7 +74,9 @@ class Optimizers:
         return lines
 
 
-def build_optimizers(model: PreTrainedModel, settings: TrainingConfig, device: Device, compute: torch.dtype) -> Optimizers:
+def build_optimizers(
+    model: PreTrainedModel, settings: TrainingConfig, device: Device, compute: torch.dtype
+) -> Optimizers:
     """Builds what `training.optimizer` names over the trainable parameters of the sharded model.
 
     Vectors (norms, biases) are not decayed, since a decayed norm weight shrinks its layer's output; matrices are, the

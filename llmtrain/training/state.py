@@ -101,7 +101,9 @@ def compare_identity(stored: dict[str, Any], current: dict[str, Any], folder: Pa
     Raises:
         UserError: naming each difference with both values.
     """
-    different = [f"{key} was {stored.get(key)!r} and is {value!r}" for key, value in current.items() if stored.get(key) != value]
+    different = [
+        f"{key} was {stored.get(key)!r} and is {value!r}" for key, value in current.items() if stored.get(key) != value
+    ]
     if different:
         raise UserError(
             f"{folder} belongs to another run: {'; '.join(different)}. Positions in the data and the optimizer's state "

@@ -30,7 +30,9 @@ class Trackers:
         trackers = []
         for name in names:
             if name not in LOGGER_TYPE_TO_CLASS:
-                raise UserError(f"training.report_to: {name!r} is no tracker; there are {', '.join(LOGGER_TYPE_TO_CLASS)}.")
+                raise UserError(
+                    f"training.report_to: {name!r} is no tracker; there are {', '.join(LOGGER_TYPE_TO_CLASS)}."
+                )
             try:
                 chosen = filter_trackers([name], folder)
                 kind = LOGGER_TYPE_TO_CLASS[name] if chosen else None
@@ -44,7 +46,9 @@ class Trackers:
                 tracker.start() if hasattr(tracker, "start") else None
                 tracker.store_init_configuration(_flat(config))
             except (ImportError, ValueError) as error:
-                raise UserError(f"training.report_to: {name} cannot start ({error}); install its package or leave it out.") from error
+                raise UserError(
+                    f"training.report_to: {name} cannot start ({error}); install its package or leave it out."
+                ) from error
             trackers.append(tracker)
         return cls(trackers)
 

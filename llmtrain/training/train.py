@@ -40,7 +40,7 @@ from llmtrain.training.metrics import MetricsFile
 from llmtrain.training.optimizer import build_optimizers
 from llmtrain.training.outputs import Outputs
 from llmtrain.training.plot import plot_loss
-from llmtrain.training.schedule import Schedule, plan_schedule
+from llmtrain.training.schedule import plan_schedule
 from llmtrain.training.state import FORMAT, Progress, allocate_parameters, compare_identity, load_tensors
 from llmtrain.training.trackers import Trackers
 
@@ -83,7 +83,9 @@ def train(resolved: Resolved, world: World) -> Ending:
     )
     loader, eval_loader = _build_loaders(config, datasets, plan, world, pad_id(tokenizer))
     schedule = plan_schedule(config.training, _total_steps(config, loader))
-    identity = _identity(config, hf_config, plan, world.broadcast(datasets.train.fingerprint() if world.is_main else None))
+    identity = _identity(
+        config, hf_config, plan, world.broadcast(datasets.train.fingerprint() if world.is_main else None)
+    )
     state = store.read_state(resume_from) if resume_from else None
     if state is not None and resume_from is not None:
         compare_identity(state["identity"], identity, resume_from)
@@ -196,7 +198,12 @@ def _build_loaders(
         "pin_memory": training.dataloader_pin_memory and world.device.type != "cpu",
         "persistent_workers": training.dataloader_persistent_workers,
     }
-    ranks: dict[str, Any] = {"dp_rank": world.rank, "dp_size": plan.layout.data_ranks, "seed": training.seed, "pad_id": padding}
+    ranks: dict[str, Any] = {
+        "dp_rank": world.rank,
+        "dp_size": plan.layout.data_ranks,
+        "seed": training.seed,
+        "pad_id": padding,
+    }
     loader = Loader(
         datasets.train,
         global_batch_size=plan.batch.total,

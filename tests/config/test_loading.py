@@ -199,7 +199,8 @@ def test_interpolation_and_environment(write: Any, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("", "no mapping"), ("- a", "no mapping"), ("a: [1", "no valid YAML"), ("training: 3", "a mapping of fields")]
+    ("text", "words"),
+    [("", "no mapping"), ("- a", "no mapping"), ("a: [1", "no valid YAML"), ("training: 3", "a mapping of fields")],
 )
 def test_a_file_that_is_no_config(write: Any, text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
@@ -262,7 +263,11 @@ def test_rules(words: list[str], said: str) -> None:
 def test_what_is_needed_is_asked_for() -> None:
     with pytest.raises(ConfigError) as caught:
         load_config([])
-    assert {p.path for p in caught.value.problems} == {"model.model_name_or_path", "data.dataset", "training.output_dir"}
+    assert {p.path for p in caught.value.problems} == {
+        "model.model_name_or_path",
+        "data.dataset",
+        "training.output_dir",
+    }
 
 
 def test_a_kernel_switch_may_be_false_or_auto() -> None:
@@ -271,7 +276,9 @@ def test_a_kernel_switch_may_be_false_or_auto() -> None:
 
 
 def test_a_setting_without_effect_is_told() -> None:
-    notices = load_config([*BASE, "--model.init_model_with_meta_device", "--data.template", "x", "--training.stage", "pt"]).notices
+    notices = load_config(
+        [*BASE, "--model.init_model_with_meta_device", "--data.template", "x", "--training.stage", "pt"]
+    ).notices
     assert any(n.startswith("model.init_model_with_meta_device changes nothing") for n in notices)
     assert any(n.startswith("data.template changes nothing") for n in notices)
     assert load_config(BASE).notices == []

@@ -25,14 +25,14 @@ REFERENCE = {
     'quant_recipe_name=null quant_apply_modules=["model.layers.{*}"] quant_ignored_modules=["*lm_head","*gate"] '
     'quant_converters=["quantize.linear.mx"] enable_fsdp_low_precision_all_gather=true '
     'fsdp_low_precision_all_gather_mode="on-demand"',
-    "data": "template=null dataset=null eval_dataset=null dataset_dir=\"./configs/fsdp2/data\" cutoff_len=2048 "
-    "train_on_prompt=false mask_history=false streaming=false buffer_size=16384 mix_strategy=\"concat\" "
+    "data": 'template=null dataset=null eval_dataset=null dataset_dir="./configs/fsdp2/data" cutoff_len=2048 '
+    'train_on_prompt=false mask_history=false streaming=false buffer_size=16384 mix_strategy="concat" '
     "interleave_probs=null overwrite_cache=false preprocessing_batch_size=1000 preprocessing_num_workers=null "
     "max_samples=null eval_num_beams=null ignore_pad_token_for_loss=true val_size=0.0 eval_on_each_dataset=false "
     "packing=false neat_packing=false tool_format=null default_system=null enable_thinking=true tokenized_path=null "
     'data_shared_file_system=false data_manager_type="lf" split="100,0,0" create_attention_mask_in_dataloader=false '
     'no_shared_storage=false dataloader_type="single" reset_attention_mask=false append_eod=false',
-    "parallel": "tp_size=1 fsdp_size=1 recompute=false ep_size=1 ep_fsdp_size=1 cp_size=1 cp_type=\"ulysses\" "
+    "parallel": 'tp_size=1 fsdp_size=1 recompute=false ep_size=1 ep_fsdp_size=1 cp_size=1 cp_type="ulysses" '
     'fsdp_modules=["model.layers.{*}","model.embed_tokens","lm_head"] ignored_modules=null reshard_after_forward=true '
     'shard_placement_fn=null efsdp_shard_placement_fn="shard_by_dim_1" hook_modules=["model.layers.{*}"] '
     'fsdp_implementation="native" tp_colwise=["*.q_proj","*.k_proj","*.v_proj","*.gate_proj","*.up_proj"] '

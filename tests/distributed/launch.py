@@ -23,7 +23,11 @@ def run_cases(ranks: int, cases: list[dict[str, Any]], folder: Path, timeout: in
     command = [*torchrun(ranks), "-m", "tests.distributed.worker", str(file)]
     done = subprocess.run(command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True, timeout=timeout)
     # torchrun's own report of the failed child comes last and says nothing.
-    assert done.returncode == 0, (done.stdout + done.stderr).split("ChildFailedError")[0].rpartition("Traceback (most recent call last):\n  File \"<frozen runpy>")[0][-4000:]
+    assert done.returncode == 0, (
+        (done.stdout + done.stderr)
+        .split("ChildFailedError")[0]
+        .rpartition('Traceback (most recent call last):\n  File "<frozen runpy>')[0][-4000:]
+    )
 
 
 def torchrun(ranks: int) -> list[str]:
@@ -31,7 +35,13 @@ def torchrun(ranks: int) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONHASHSEED": "random"}
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONHASHSEED": "random",
+    }
 
 
 def metrics(output: Path) -> list[dict[str, Any]]:

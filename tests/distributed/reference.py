@@ -22,7 +22,9 @@ def chat_samples(folder: Path) -> list[tuple[list[int], list[int]]]:
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
     samples = []
     for line in (folder / "chats.jsonl").read_text().splitlines():
-        out = tokenizer.apply_chat_template(json.loads(line)["messages"], return_dict=True, return_assistant_tokens_mask=True)
+        out = tokenizer.apply_chat_template(
+            json.loads(line)["messages"], return_dict=True, return_assistant_tokens_mask=True
+        )
         labels = [i if m else -100 for i, m in zip(out["input_ids"], out["assistant_masks"], strict=True)]
         samples.append((out["input_ids"][:64], labels[:64]))
     return samples
@@ -38,7 +40,12 @@ def text_samples(folder: Path, length: int) -> list[tuple[list[int], list[int]]]
 
 
 def train(
-    model_folder: Path, samples: list[tuple[list[int], list[int]]], optimizer: str, learning_rates: list[float], batch: int = 8, clip: float = 1.0
+    model_folder: Path,
+    samples: list[tuple[list[int], list[int]]],
+    optimizer: str,
+    learning_rates: list[float],
+    batch: int = 8,
+    clip: float = 1.0,
 ) -> Curve:
     """Steps over the samples in order, the whole global batch in one sum, one sample at a time."""
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)

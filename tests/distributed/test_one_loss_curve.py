@@ -39,7 +39,10 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "r2-eager": (2, {"model": {"attn_implementation": "eager"}}),
     "r4-fsdp4": (4, {"training": {"per_device_train_batch_size": 1}}),
     "r4-hsdp-2x2": (4, {"parallel": {"fsdp_size": 2}}),
-    "r4-hsdp-2x2-deferred": (4, {"parallel": {"fsdp_size": 2, "defer_gradient_sync": True}, "training": {"per_device_train_batch_size": 1}}),
+    "r4-hsdp-2x2-deferred": (
+        4,
+        {"parallel": {"fsdp_size": 2, "defer_gradient_sync": True}, "training": {"per_device_train_batch_size": 1}},
+    ),
     "r4-fsdp1": (4, {"parallel": {"fsdp_size": 1}}),
 }
 KINDS = [("sgd", "untied"), ("adamw", "untied"), ("sgd", "tied"), ("adamw", "tied")]
@@ -49,7 +52,9 @@ THOROUGH = {"r1-2x4", "r2-fsdp2-2x2", "r4-hsdp-2x2", "r2-fsdp1", "r2-offload"}
 
 def rates(peak: float) -> list[float]:
     """Four warm-up steps, then linearly down to a tenth; written from the documentation, not from the code."""
-    return [peak * n / 4 for n in range(1, 5)] + [peak + (0.1 * peak - peak) * (n - 4) / (STEPS - 4) for n in range(5, STEPS + 1)]
+    return [peak * n / 4 for n in range(1, 5)] + [
+        peak + (0.1 * peak - peak) * (n - 4) / (STEPS - 4) for n in range(5, STEPS + 1)
+    ]
 
 
 # High enough to move every weight by far more than the tolerance; not so high that AdamW, which divides by the size of
@@ -67,7 +72,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for tied in (False, True):
         # 127 rows do not divide by 2 or 4.
         config = AutoConfig.for_model("qwen3", **{**SIZES, "tie_word_embeddings": tied, "intermediate_size": 95})
-        AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder / ("tied" if tied else "untied"))
+        AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(
+            folder / ("tied" if tied else "untied")
+        )
     return folder
 
 
@@ -75,7 +82,12 @@ def case(root: Path, name: str, optimizer: str, model: str, changes: dict[str, A
     config = tiny_config(
         root,
         name,
-        model={"model_type": None, "model_name_or_path": str(root / model), "config_overrides": None, **changes.get("model", {})},
+        model={
+            "model_type": None,
+            "model_name_or_path": str(root / model),
+            "config_overrides": None,
+            **changes.get("model", {}),
+        },
         data=changes.get("data", {}),
         parallel=changes.get("parallel", {}),
         training={
