@@ -96,7 +96,9 @@ def _pieces(model: PreTrainedModel, template: PreTrainedModel, dtype: torch.dtyp
 def _gather(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     tensor = tensor.detach().to(dtype)
     if isinstance(tensor, DTensor):
-        tensor = tensor.to(tensor.device_mesh.device_type).full_tensor()
+        moved = tensor.to(tensor.device_mesh.device_type)
+        assert isinstance(moved, DTensor)
+        tensor = moved.full_tensor()
     return tensor.cpu()
 
 
@@ -161,7 +163,7 @@ class _Writer:
                 raise RuntimeError(
                     f"Export order broken: {name} {tuple(tensor.shape)} came where {expected} was planned."
                 )
-            self._file.write(memoryview(tensor.contiguous().flatten().view(torch.uint8).numpy()))
+            self._file.write(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
             self._pending -= 1
 
     def close(self) -> None:

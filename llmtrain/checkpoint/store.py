@@ -83,7 +83,7 @@ class CheckpointStore:
 
     def newest_whole(self) -> tuple[Path | None, list[str]]:
         """The newest checkpoint that is whole, and a line for each newer one that is not; all ranks read a share."""
-        notices = []
+        notices: list[str] = []
         for step in reversed(self.world.broadcast(self.steps())):
             damage = self.damage(self.path(step))
             if damage is None:

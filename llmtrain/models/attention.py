@@ -1,8 +1,8 @@
 """Causal attention through transformers' registry, without a mask and without a question to the device.
 
-Before it makes a mask, transformers looks whether the positions of a batch start anew within a row, which reads one value
-back from the device for every forward pass. An attention function that is registered without a mask function is left
-alone. Rows here are one sequence each, padded on the right, so causality is all that is needed.
+Before it makes a mask, transformers looks whether the positions of a batch start anew within a row, which reads one
+value back from the device for every forward pass. An attention function that is registered without a mask function is
+left alone. Rows here are one sequence each, padded on the right, so causality is all that is needed.
 """
 
 from __future__ import annotations

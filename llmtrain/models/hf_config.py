@@ -57,7 +57,8 @@ def _from_model_type(model_type: str, overrides: dict[str, Any]) -> PreTrainedCo
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
         raise UserError(
-            f"model.model_type is {model_type!r}, which transformers does not know{_nearest(model_type, CONFIG_MAPPING_NAMES)}."
+            f"model.model_type is {model_type!r}, which transformers does not know"
+            f"{_nearest(model_type, CONFIG_MAPPING_NAMES)}."
         ) from error
     _refuse_unknown(overrides, known)
     return AutoConfig.for_model(model_type, **overrides)

@@ -36,8 +36,8 @@ def initialise(model: PreTrainedModel, template: PreTrainedModel, seed: int, dev
                     if value.isnan().any():
                         raise RuntimeError(f"{type(template).__name__}._init_weights leaves {name} without a value.")
                     set_parameter(model, name, _shard(value, parameters[name], device))
-            for name, value in unit.named_buffers(prefix):
-                buffers[name].copy_(value)
+            for name, buffer in unit.named_buffers(prefix):
+                buffers[name].copy_(buffer)
             unit.to("meta")
     for one in (model, template):
         one.tie_weights()

@@ -89,8 +89,8 @@ def _weight_files(folder: Path) -> list[Path]:
     if single.is_file():
         return [single]
     raise UserError(
-        f"{folder} holds no model.safetensors and no model.safetensors.index.json. Older pickle weights (*.bin) are not "
-        f"read; convert them with transformers' save_pretrained. To train from random weights set "
+        f"{folder} holds no model.safetensors and no model.safetensors.index.json. Older pickle weights (*.bin) are "
+        f"not read; convert them with transformers' save_pretrained. To train from random weights set "
         f"model.train_from_scratch: true."
     )
 

@@ -126,7 +126,7 @@ def _replicating_mesh(mesh: DeviceMesh) -> DeviceMesh:
 
 
 def _set_prefetch(model: nn.Module, units: Sequence[str], forward: int, backward: int) -> None:
-    modules = [m for m in map(model.get_submodule, units) if isinstance(m, FSDPModule)]
+    modules: list[FSDPModule] = [m for m in map(model.get_submodule, units) if isinstance(m, FSDPModule)]
     for i, module in enumerate(modules):
         if forward > 0:
             module.set_modules_to_forward_prefetch(modules[i + 1 : i + 1 + forward])

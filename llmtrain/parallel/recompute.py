@@ -18,7 +18,7 @@ def apply_recompute(model: nn.Module, names: Sequence[str]) -> None:
     """
     for name in names:
         module = model.get_submodule(name)
-        module.forward = partial(_recomputed, module.forward)  # type: ignore[method-assign]
+        module.forward = partial(_recomputed, module.forward)
 
 
 def _recomputed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

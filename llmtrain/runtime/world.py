@@ -1,4 +1,4 @@
-"""The ranks of a run: who they are, how they start and stop, and how their hosts talk about things that are no tensors."""
+"""The ranks of a run: who they are, how they start and stop, and how their hosts talk about what is no tensor."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class World:
         return boxes
 
     def agree(self, error: UserError | None) -> None:
-        """Raises on every rank if any rank brings an error: the first one, with its rank named where there are several."""
+        """Raises on every rank if any rank brings an error: the first one, with its rank where there are several."""
         errors = self.gather(str(error) if error else None)
         for rank, message in enumerate(errors):
             if message is not None:
@@ -116,7 +116,7 @@ def close_world() -> None:
 
 
 def set_determinism(enabled: bool) -> None:
-    """Asks torch for deterministic kernels; memory is not filled, since uninitialised reads are errors of ours anyway."""
+    """Asks torch for deterministic kernels. New memory is not filled: reading it would be an error of ours anyway."""
     if enabled:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(enabled)

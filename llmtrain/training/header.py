@@ -35,7 +35,8 @@ def header_rows(
     rows = [
         ("model", f"{type(run.model).__name__.removeprefix('FSDP')}, {format_count(size.total)} parameters "
                   f"({size.total:,}; {size.embedding:,} in the embedding), {source}"),
-        ("device", f"{run.world.size} x {device.name}; peak {run.peak_flops / 1e12:.3g} TFLOP/s per rank ({peak_source})"),
+        ("device", f"{run.world.size} x {device.name}; "
+                   f"peak {run.peak_flops / 1e12:.3g} TFLOP/s per rank ({peak_source})"),
         ("mesh", f"dp_replicate {layout.dp_replicate} x fsdp {layout.fsdp}; {len(sharding.units)} units and the root"),
         ("precision", f"master {config.training.master_dtype}, compute {config.parallel.param_dtype}, "
                       f"reduce {config.parallel.reduce_dtype}"),
@@ -48,7 +49,7 @@ def header_rows(
                   f"{_describe_schedule(run.schedule)}"),
         *[("optimizer" if i == 0 else "", line) for i, line in enumerate(run.optimizers.describe())],
         *[("note", note) for note in sharding.notes],
-        ("output", config.training.output_dir),
+        ("output", str(config.training.output_dir)),
     ]  # fmt: skip
     if resume_from is not None:
         rows.append(("resumed", f"{resume_from}, at step {run.progress.step}"))

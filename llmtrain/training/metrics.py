@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,7 +119,7 @@ class MetricsFile:
                     rows.append(row)
             aside = path.with_suffix(".partial")
             aside.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
-            os.replace(aside, path)
+            aside.replace(path)
         else:
             path.touch()
         return cls(path, rows)

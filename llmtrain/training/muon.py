@@ -1,4 +1,4 @@
-"""Muon (Jordan et al. 2024) on sharded matrices: momentum stays sharded, the orthogonal factor is taken of the whole."""
+"""Muon (Jordan et al. 2024) on sharded matrices: momentum stays sharded, whole matrices are orthogonalised."""
 
 from __future__ import annotations
 

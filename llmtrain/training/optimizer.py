@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ Named = list[tuple[str, nn.Parameter]]
 class Optimizers:
     """The optimizers of a run as one: a model may train its matrices and the rest by different rules."""
 
-    def __init__(self, parts: list[Optimizer], names: dict[nn.Parameter, str], skips_on_device: bool) -> None:
+    def __init__(self, parts: list[Optimizer], names: dict[torch.Tensor, str], skips_on_device: bool) -> None:
         self.parts = parts
         self.names = names
         self._skips_on_device = skips_on_device
@@ -86,7 +85,7 @@ def build_optimizers(
         UserError: `fused_adamw` on a device without one.
     """
     named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-    names = {parameter: name for name, parameter in named}
+    names: dict[torch.Tensor, str] = {parameter: name for name, parameter in named}
     fused = device.has_fused_optimizers
     if settings.optimizer == "fused_adamw" and not fused:
         raise UserError(f"training.optimizer: torch has no fused AdamW for {device.type}; use adamw.")
@@ -138,7 +137,3 @@ def _groups(named: Named, weight_decay: float) -> list[dict[str, Any]]:
         mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
         groups.setdefault((decay, mesh), []).append(parameter)
     return [{"params": params, "weight_decay": decay} for (decay, _), params in groups.items()]
-
-
-def parameters_of(optimizers: Optimizers) -> Iterable[nn.Parameter]:
-    return optimizers.names

@@ -46,8 +46,8 @@ class Outputs:
         steps = store.world.broadcast(store.steps())
         if steps:
             raise UserError(
-                f"{self.checkpoints} holds checkpoints of an earlier run (the newest is step {steps[-1]}). Continue it with "
-                f"--training.resume_from_checkpoint latest, or choose another training.output_dir."
+                f"{self.checkpoints} holds checkpoints of an earlier run (the newest is step {steps[-1]}). Continue it "
+                f"with --training.resume_from_checkpoint latest, or choose another training.output_dir."
             )
         if store.world.broadcast(self.hf.exists()):
             raise UserError(

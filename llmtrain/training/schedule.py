@@ -60,7 +60,8 @@ def plan_schedule(settings: TrainingConfig, total: int) -> Schedule:
         parts = f"{warmup} warm-up updates" + (f" and {decay} decay updates" if decay else "")
         raise UserError(
             f"The schedule has {parts}, but the run has only {total} updates. "
-            f"Lower training.warmup_steps / training.warmup_ratio{' / training.decay_ratio' if decay else ''}, or train longer."
+            f"Lower training.warmup_steps / training.warmup_ratio{' / training.decay_ratio' if decay else ''}, "
+            f"or train longer."
         )
-    # Where no minimum applies (constant) it stays unread.
-    return Schedule(settings.lr_scheduler_type, settings.lr, settings.min_lr, warmup, decay, total)
+    # The default minimum may lie above a small rate; a schedule never rises to it.
+    return Schedule(settings.lr_scheduler_type, settings.lr, min(settings.min_lr, settings.lr), warmup, decay, total)

@@ -67,7 +67,7 @@ def load_tensors(store: CheckpointStore, folder: Path, model: PreTrainedModel, o
             f"{folder} was saved with training.save_only_model: it holds no optimizer state and cannot be resumed. "
             f"Export it, and start a new run from the exported folder with model.model_name_or_path."
         )
-    parameters = {name: p for name, p in model.named_parameters()}
+    parameters = dict(model.named_parameters())
     state: dict[str, dict[str, torch.Tensor]] = {}
     for key, shape in shapes.items():
         name, _, leaf = key.removeprefix("optimizer/").rpartition("/")

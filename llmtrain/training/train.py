@@ -68,6 +68,7 @@ def train(resolved: Resolved, world: World) -> Ending:
     display = Display(world.is_main)
     for notice in resolved.notices:
         display.say(f"note: {notice}")
+    assert config.training.output_dir is not None
     outputs = Outputs(Path(config.training.output_dir))
     store = CheckpointStore(outputs.checkpoints, world, config.training.save_total_limit or None)
     resume_from = _choose_checkpoint(config, outputs, store, display)
