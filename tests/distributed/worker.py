@@ -3,7 +3,7 @@
     torchrun --nproc_per_node 2 -m tests.distributed.worker CASES.json
 
 Each case: {"name", "config", optional "stop_at" (the step after which this rank gets SIGTERM), "mutation" (a fault to
-put in, see mutations.py), "fails" (an error is expected)}. What a case leaves is in its output folder; errors go to
+put in, see mutations.py), "observe" (names of observers.py), "fails" (an error is expected)}. What a case leaves is in its output folder; errors go to
 NAME.error in the folder of CASES.json.
 """
 
@@ -22,6 +22,7 @@ from llmtrain.runtime.world import close_world, open_world
 from llmtrain.training import state
 from llmtrain.training.train import train
 from tests.distributed.mutations import MUTATIONS
+from tests.distributed.observers import OBSERVERS
 
 
 def stopping_at(step: int):
@@ -43,6 +44,9 @@ def main() -> None:
         patches += MUTATIONS[case["mutation"]]() if "mutation" in case else []
         for patch in patches:
             patch.start()
+        for name in case.get("observe", []):  # one wraps what the one before has put in place
+            patches.append(OBSERVERS[name]())
+            patches[-1].start()
         try:
             train(Resolved(Config.from_dict(case["config"]), {}, []), world)
         except UserError as error:
@@ -50,7 +54,7 @@ def main() -> None:
                 raise
             (cases_file.parent / f"{case['name']}.error").write_text(str(error))
         finally:
-            for patch in patches:
+            for patch in reversed(patches):
                 patch.stop()
     close_world()
 
