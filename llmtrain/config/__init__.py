@@ -1,11 +1,11 @@
-"""The typed config: five sections (and `inference`), read from YAML and the command line."""
+"""The typed config: sections of fields, read from YAML files and the command line."""
 
 from llmtrain.config.data import DataConfig
 from llmtrain.config.loading import Resolved, load_config
 from llmtrain.config.model import ModelConfig
 from llmtrain.config.parallel import ParallelConfig
-from llmtrain.config.problems import ConfigError
-from llmtrain.config.reference import json_schema, render_config, render_help
+from llmtrain.config.problems import ConfigError, Problem
+from llmtrain.config.reference import json_schema, reference_page, render_config, render_help, write_reference
 from llmtrain.config.schema import Config, field_kinds
 from llmtrain.config.training import TrainingConfig
 
@@ -15,11 +15,14 @@ __all__ = [
     "DataConfig",
     "ModelConfig",
     "ParallelConfig",
+    "Problem",
     "Resolved",
     "TrainingConfig",
     "field_kinds",
     "json_schema",
     "load_config",
+    "reference_page",
     "render_config",
     "render_help",
+    "write_reference",
 ]

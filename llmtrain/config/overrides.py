@@ -2,79 +2,112 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
-import yaml
-from omegaconf import OmegaConf
-
-from llmtrain.config.files import Layer, parse_value
-from llmtrain.config.problems import ConfigError, Problem, unknown_key
-from llmtrain.config.schema import SECTIONS
+from llmtrain.config.files import Layer
+from llmtrain.config.problems import Problem
+from llmtrain.config.schema import FIELDS, shown_unless_secret
 from llmtrain.config.section import union_members
+from llmtrain.config.yaml_values import parse_value, shown
 
 COMMAND_LINE = "command line"
+Keys = tuple[Any, ...]
+_NUMBER = re.compile(r"-[.\d]")
 
 
-def parse_command_line(argv: Sequence[str]) -> tuple[Path | None, Layer]:
-    """Splits the words into the config file and a layer of overrides.
+def parse_command_line(argv: Sequence[str]) -> tuple[Path | None, Layer, list[Problem]]:
+    """Splits the words into the config file, a layer of overrides, and what is wrong with the words.
 
-    Raises:
-        ConfigError: stray words, a flag without a value, the same flag twice; all of them at once.
+    Whether the fields exist and the values fit is left to validation.
     """
     words = list(argv)
-    path = Path(words.pop(0)) if words and not words[0].startswith("--") and "=" not in words[0] else None
+    file = Path(words.pop(0)) if words and _is_file(words[0]) else None
     problems: list[Problem] = []
-    given: dict[str, Any] = {}
+    given: dict[Keys, Any] = {}
     while words:
         word = words.pop(0)
-        if not word.startswith("--"):
-            name = word.partition("=")[0]
-            hint = f"; write --{word}" if "." in name else "; overrides are written --section.field value"
-            problems.append(Problem(COMMAND_LINE, repr(word), f"is out of place{hint}"))
+        if not word.startswith("--") or word == "--":
+            problems.append(Problem(COMMAND_LINE, shown(word), f"is out of place; {_right_form(word)}"))
             continue
         name, equals, value = word[2:].partition("=")
-        values = [value] if equals else _following(words)
-        problem, parsed = _value_of(name, values)
-        if problem is None and name in given and given[name] != parsed:
-            problem = Problem(COMMAND_LINE, f"--{name}", f"is given twice, as {given[name]!r} and {parsed!r}")
-        if problem is not None:
-            problems.append(problem)
-        else:
-            given[name] = parsed
-    if problems:
-        raise ConfigError(problems)
-    layer = Layer(OmegaConf.create({}))
-    for name, parsed in given.items():
-        OmegaConf.update(layer.values, name, parsed, force_add=True)
-        parts = name.split(".")
-        for end in range(1, len(parts) + 1):
-            layer.origins[".".join(parts[:end])] = f"{COMMAND_LINE} --{name}"
-    return path, layer
+        parsed = _parse(name, [value] if equals else _following(words))
+        if isinstance(parsed, Problem):
+            problems.append(parsed)
+            continue
+        for path, item in _leaves(tuple(name.split(".")), parsed):
+            problem = _clash(path, item, given)
+            if problem is None:
+                given[path] = item
+            else:
+                problems.append(problem)
+    return file, _layer(given), problems
+
+
+def _clash(path: Keys, value: Any, given: dict[Keys, Any]) -> Problem | None:
+    name = ".".join(map(str, path))
+    if path in given and given[path] != value:
+        both = " and ".join(shown_unless_secret(name, item) for item in (given[path], value))
+        return Problem(COMMAND_LINE, name, f"is given twice, as {both}")
+    for other in given:
+        shorter, longer = sorted((path, other), key=len)
+        if shorter != longer and longer[: len(shorter)] == shorter:
+            return Problem(COMMAND_LINE, ".".join(map(str, shorter)), "is given as a whole and in part; choose one")
+    return None
+
+
+def _is_file(word: str) -> bool:
+    return not word.startswith("-") and (word.endswith((".yaml", ".yml")) or "=" not in word)
+
+
+def _right_form(word: str) -> str:
+    if word.endswith((".yaml", ".yml")):
+        return "one YAML file is read, and comes first; it can name others under base:"
+    form = word.lstrip("-") if "." in word.partition("=")[0] else "section.field value"
+    return f"write --{form}"
 
 
 def _following(words: list[str]) -> list[str]:
+    """Takes the values of a flag: the words up to the next flag; what starts with a dash is one only as a number."""
     values = []
-    while words and not words[0].startswith("--"):
+    while words and (not words[0].startswith("-") or _NUMBER.match(words[0])):
         values.append(words.pop(0))
     return values
 
 
-def _value_of(name: str, values: list[str]) -> tuple[Problem | None, Any]:
-    flag = f"--{name}"
-    section, _, rest = name.partition(".")
-    field = rest.partition(".")[0]
-    known = SECTIONS[section].model_fields.get(field) if section in SECTIONS else None
-    if known is None:
-        names = [f"{s}.{f}" for s, kind in SECTIONS.items() for f in kind.model_fields]
-        return unknown_key(name, names, f"{COMMAND_LINE} {flag}"), None
-    if not values:
-        if bool in union_members(known.annotation):
-            return None, True
-        return Problem(COMMAND_LINE, flag, "needs a value"), None
+def _parse(name: str, values: list[str]) -> Any:
+    """The value of one flag, or the Problem with it."""
+    field = FIELDS.get(".".join(name.split(".")[:2]))
+    members = union_members(field.annotation) if field else ()
+    if not values and (field is None or bool in members):
+        return True
+    if not values or not all(values):
+        return Problem(COMMAND_LINE, name, "needs a value")
+    if len(values) > 1 and field and not any(get_origin(member) is list for member in members):
+        return Problem(COMMAND_LINE, name, f"takes one value, not {' '.join(values)}")
     try:
         parsed = [parse_value(value) for value in values]
-    except (yaml.YAMLError, ValueError) as error:
-        return Problem(COMMAND_LINE, flag, f"has a value that is no valid YAML ({' '.join(str(error).split())})"), None
-    return None, parsed[0] if len(parsed) == 1 else parsed
+    except ValueError as error:
+        return Problem(COMMAND_LINE, name, f"has a value that cannot be read: {error}")
+    return parsed if len(parsed) > 1 else parsed[0]
+
+
+def _leaves(path: Keys, value: Any) -> Iterator[tuple[Keys, Any]]:
+    """What a flag sets, key by key of its mappings."""
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from _leaves((*path, key), item)
+    else:
+        yield path, value
+
+
+def _layer(given: dict[Keys, Any]) -> Layer:
+    values: dict[Any, Any] = {}
+    for (*parents, last), value in given.items():
+        inner = values
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[last] = value
+    return Layer(values, {".".join(map(str, path)): COMMAND_LINE for path in given})

@@ -12,10 +12,32 @@ from pydantic_core import ErrorDetails
 from llmtrain.config.section import union_members
 from llmtrain.errors import UserError
 
+# Names that other trainers give to what is a field here; no likeness of spelling leads from one to the other.
+_SYNONYMS = {
+    "learning_rate": "training.lr",
+    "batch_size": "training.per_device_train_batch_size",
+    "micro_batch_size": "training.per_device_train_batch_size",
+    "epochs": "training.num_train_epochs",
+    "num_epochs": "training.num_train_epochs",
+    "train_iters": "training.max_steps",
+    "clip_grad": "training.max_grad_norm",
+    "seq_length": "data.cutoff_len",
+    "max_length": "data.cutoff_len",
+    "max_seq_length": "data.cutoff_len",
+    "gradient_checkpointing": "parallel.recompute",
+}
+_TYPE_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
+_BOUNDS = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("more than", "gt"),
+    "less_than_equal": ("at most", "le"),
+    "less_than": ("less than", "lt"),
+}
+
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: where it stands (file:line or the flag), its dotted path, and what to do."""
+    """One thing that is wrong: where it stands (file:line or the command line), its dotted path, and what to do."""
 
     where: str | None
     path: str
@@ -23,7 +45,7 @@ class Problem:
 
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where else ""
-        return f"{place}{self.path} {self.message}".strip()
+        return f"{place}{self.path} {self.message}" if self.path else f"{place}{self.message}"
 
 
 class ConfigError(UserError):
@@ -37,71 +59,50 @@ class ConfigError(UserError):
 
 
 def nearest(path: str, known: Iterable[str]) -> str | None:
-    """The known dotted name that was probably meant: by its last word first, then by the whole."""
-    names = list(known)
-    leaf = path.rpartition(".")[2].replace("-", "_")
-    section = path.partition(".")[0]
-    by_leaf: dict[str, list[str]] = {}
-    for name in names:
-        by_leaf.setdefault(name.rpartition(".")[2], []).append(name)
-    close = difflib.get_close_matches(leaf, by_leaf, n=3, cutoff=0.75)
-    candidates = [name for word in close[:1] for name in by_leaf[word]]
-    for word in close:
-        same_section = [name for name in by_leaf[word] if name.startswith(f"{section}.")]
-        if same_section and word == close[0]:
-            return same_section[0]
-    if candidates:
-        return max(candidates, key=lambda n: difflib.SequenceMatcher(None, n, path).ratio())
-    whole = difflib.get_close_matches(path, names, n=1, cutoff=0.75)
-    return whole[0] if whole else None
+    """The known dotted name that was probably meant: the same word in any section, else a similar one, nearby first."""
+    section, _, word = path.rpartition(".")
+    word = word.replace("-", "_").lower()
+    by_word = {synonym: [name] for synonym, name in _SYNONYMS.items()}
+    for name in known:
+        by_word.setdefault(name.rpartition(".")[2], []).append(name)
+    inside = [w for w, names in by_word.items() if any(n.startswith(f"{section}.") for n in names)]
+    for words in ([w for w in by_word if w == word], inside, list(by_word)):
+        close = difflib.get_close_matches(word, words, n=1, cutoff=0.75)
+        if close:
+            return max(by_word[close[0]], key=lambda name: difflib.SequenceMatcher(None, name, path).ratio())
+    return None
 
 
 def unknown_key(path: str, known: Iterable[str], where: str | None) -> Problem:
     guess = nearest(path, known)
-    hint = f"; did you mean {guess}?" if guess else "; --help lists all fields"
-    return Problem(where, path, f"is no known field{hint}")
+    return Problem(
+        where, path, f"is no known field; {f'did you mean {guess}?' if guess else '--help lists all fields'}"
+    )
 
 
 def describe_type(annotation: Any) -> str:
     """A field's type in a reader's words: `a whole number`, `one of a, b`."""
     words = []
     for member in union_members(annotation):
-        if member is type(None):
-            words.append("null")
-        elif get_origin(member) is Literal:
-            words.append(
-                "one of " + ", ".join(map(str, get_args(member)))
-                if len(get_args(member)) > 1
-                else str(get_args(member)[0])
-            )
+        choices = [str(choice) for choice in get_args(member)]
+        if get_origin(member) is Literal:
+            words.append(f"one of {', '.join(choices)}" if len(choices) > 1 else choices[0])
         elif get_origin(member) is list:
-            item = {int: "whole numbers", str: "texts"}.get(get_args(member)[0], "values")
-            words.append(f"a list of {item}")
+            words.append(f"a list of {'whole numbers' if get_args(member) == (int,) else 'texts'}")
         elif get_origin(member) is dict:
             words.append("a mapping")
         else:
-            words.append(
-                {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}.get(
-                    member, str(member)
-                )
-            )
+            words.append(_TYPE_WORDS[member])
     return " or ".join(words)
 
 
-def field_message(error: ErrorDetails, annotation: Any) -> str:
-    """What one failed check says, from pydantic's error code; its own wording is for programmers."""
-    given, context, kind = error.get("input"), error.get("ctx", {}), error["type"]
-    bounds = {
-        "greater_than_equal": ("at least", "ge"),
-        "greater_than": ("more than", "gt"),
-        "less_than_equal": ("at most", "le"),
-        "less_than": ("less than", "lt"),
-    }
-    if kind in bounds:
-        word, key = bounds[kind]
-        return f"is {given!r}; it must be {word} {context[key]:g}"
-    if kind == "value_error":
-        return f"is {given!r}: {context['error']}"
-    if given is None:
-        return f"is null; it takes {describe_type(annotation)}"
-    return f"is {given!r}; it takes {describe_type(annotation)}"
+def field_message(error: ErrorDetails, given: str, annotation: Any) -> str:
+    """What one failed check says about `given`, from pydantic's error code; its own wording is for programmers."""
+    context, kind = error.get("ctx", {}), error["type"]
+    if kind in _BOUNDS:
+        word, key = _BOUNDS[kind]
+        return f"is {given}; it must be {word} {context[key]:g}"
+    if kind == "finite_number":
+        return f"is {given}; it must be a finite number"
+    reason = f" ({context['error']})" if kind == "value_error" else ""
+    return f"is {given}; it takes {describe_type(annotation)}{reason}"

@@ -5,15 +5,38 @@ from __future__ import annotations
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, Self, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 
 Kind = Literal["live", "later", "moot"]
+KIND_NOTES: dict[Kind, str | None] = {"live": None, "later": "not available yet", "moot": "changes nothing here"}
 
 _TRUE = {"true", "yes", "on", "1", "y", "t"}
 _FALSE = {"false", "no", "off", "0", "n", "f"}
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a field is, beside its type; see `setting`."""
+
+    kind: Kind
+    reason: str | None
+    accept: tuple[Any, ...]
+    moot_in_pt: str | None
+    differs: str | None
+    required: str | None
+    secret: bool
+
+    def __call__(self, schema: JsonDict) -> None:
+        """Pydantic's hook into the JSON schema: an editor shows that a field has no effect."""
+        note = KIND_NOTES[self.kind]
+        if note is not None:
+            schema["description"] = f"{schema['description']} ({note})"
+        if self.required:
+            schema.pop("default", None)
 
 
 def setting(
@@ -23,7 +46,10 @@ def setting(
     later: str | None = None,
     accept: tuple[Any, ...] = (),
     moot: str | None = None,
+    moot_in_pt: str | None = None,
     differs: str | None = None,
+    required: str | None = None,
+    secret: bool = False,
     **limits: Any,
 ) -> Any:
     """Declares a field.
@@ -32,89 +58,71 @@ def setting(
         later: the field is known but refused when set to anything but its default or a value of `accept`; says what
             is missing.
         moot: the field is accepted and changes nothing here; says why. The user is told when it is set.
+        moot_in_pt: in stage pt the field changes nothing; says why. A `later` field is then accepted in that stage.
         differs: why the default is not the reference trainer's.
-        limits: pydantic's bounds (ge, gt, le, lt, ...).
+        required: the field has no default; says what to give.
+        secret: never written out.
+        limits: pydantic's bounds (ge, gt, le, lt).
     """
     kind: Kind = "later" if later else "moot" if moot else "live"
-    extra = {"kind": kind, "reason": later or moot, "accept": list(accept), "differs": differs}
+    traits = Traits(kind, later or moot, accept, moot_in_pt, differs, required, secret)
+    options = {"description": description, "json_schema_extra": traits, "repr": not secret, **limits}
     if isinstance(default, list | dict):
-        return Field(
-            default_factory=lambda: type(default)(default), description=description, json_schema_extra=extra, **limits
-        )
-    return Field(default, description=description, json_schema_extra=extra, **limits)
+        return Field(default_factory=default.copy, **options)
+    return Field(default, **options)
 
 
-def extras(field: FieldInfo) -> dict[str, Any]:
-    """The kind, reason, accepted values and note of a field."""
-    assert isinstance(field.json_schema_extra, dict)
-    return dict(field.json_schema_extra)
+def traits_of(field: FieldInfo) -> Traits:
+    assert isinstance(field.json_schema_extra, Traits)
+    return field.json_schema_extra
 
 
 def default_of(field: FieldInfo) -> Any:
     return field.get_default(call_default_factory=True)
 
 
-class Section(BaseModel):
-    """One section of the config. Unknown keys are errors; a validated section cannot be changed."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        validate_default=False,
-        allow_inf_nan=False,
-        coerce_numbers_to_str=True,
-        protected_namespaces=(),
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_like_a_person(cls, values: Any) -> Any:
-        """Text forms that mean a value of the field's type; anything else is left for the type check to refuse."""
-        if not isinstance(values, dict):
-            return values
-        return {
-            k: _coerce(v, cls.model_fields[k].annotation) if k in cls.model_fields else v for k, v in values.items()
-        }
-
-    @model_validator(mode="after")
-    def _check_rules(self) -> Self:
-        broken = [*self._refused(), *self.rules()]
-        if broken:
-            raise RulesBroken(broken)
-        return self
-
-    def rules(self) -> Iterator[Rule]:
-        """Rules between fields of this section that are broken."""
-        return iter(())
-
-    def _refused(self) -> Iterator[Rule]:
-        for name in sorted(self.model_fields_set):
-            field = type(self).model_fields[name]
-            extra, value = extras(field), getattr(self, name)
-            allowed = [default_of(field), *extra["accept"]]
-            if extra["kind"] == "later" and not any(_same(value, other) for other in allowed):
-                yield Rule((name,), str(extra["reason"]))
-
-
 @dataclass(frozen=True)
 class Rule:
-    """A broken rule: the fields it binds (the first gives the place), and what to say."""
+    """A broken rule: the fields that it binds, and what to say after the first one's name."""
 
     fields: tuple[str, ...]
     message: str
 
 
-class RulesBroken(ValueError):
-    """All broken rules of one section."""
+class Section(BaseModel):
+    """One section of the config. Unknown keys are errors; a validated section cannot be changed."""
 
-    def __init__(self, rules: list[Rule]) -> None:
-        super().__init__("; ".join(rule.message for rule in rules))
-        self.rules = rules
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, coerce_numbers_to_str=True, protected_namespaces=()
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _read(cls, value: Any, info: ValidationInfo) -> Any:
+        return read_value(value, cls.model_fields[str(info.field_name)].annotation)
+
+    def missing(self) -> Iterator[Rule]:
+        """Required fields that were not given."""
+        for name, field in type(self).model_fields.items():
+            required = traits_of(field).required
+            if required is not None and getattr(self, name) is None:
+                yield Rule((name,), f"is missing; {required}")
+
+    def rules(self) -> Iterator[Rule]:
+        """Rules between fields of this section that are broken."""
+        return iter(())
+
+    def changed(self) -> Iterator[tuple[str, Any, Traits]]:
+        """Name, value and traits of the fields that differ from their default."""
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if not same(value, default_of(field)):
+                yield name, value, traits_of(field)
 
 
-def _same(a: Any, b: Any) -> bool:
+def same(a: Any, b: Any) -> bool:
     """Equality that does not take True for 1."""
-    return a == b and isinstance(a, bool) == isinstance(b, bool)
+    return bool(a == b) and isinstance(a, bool) == isinstance(b, bool)
 
 
 def union_members(annotation: Any) -> tuple[Any, ...]:
@@ -124,22 +132,34 @@ def union_members(annotation: Any) -> tuple[Any, ...]:
     return (annotation,)
 
 
-def _coerce(value: Any, annotation: Any) -> Any:
+def read_value(value: Any, annotation: Any) -> Any:
+    """The value of the field's type that a person means; what has no such reading is left for the type check.
+
+    Raises:
+        ValueError: a bool where a number belongs, which pydantic would take for 1 or 0.
+    """
     members = union_members(annotation)
-    bare = {m for m in members if isinstance(m, type)}
-    if value == "None" and type(None) in bare:
+    types_taken = {get_origin(member) or member for member in members}
+    if isinstance(value, str) and value == "None" and type(None) in types_taken:
         return None
-    if isinstance(value, bool):
-        # pydantic takes true for the number 1; a switch where a number belongs is a slip.
-        if bool not in bare and bare & {int, float}:
-            return f"{str(value).lower()} (a switch)"
-        return value
-    if bool in bare:
+    if value is None and type(None) not in types_taken:
+        return {} if dict in types_taken else [] if list in types_taken else None
+    if bool in types_taken:
         text = str(value).lower()
-        if text in _TRUE | _FALSE and not (isinstance(value, int | float) and bare & {int, float}):
-            return text in _TRUE
-    if isinstance(value, str) and any(get_origin(m) is list for m in members) and str not in bare:
-        parts = [part.strip() for part in value.split(",") if part.strip()]
-        item = next(get_args(m)[0] for m in members if get_origin(m) is list)
-        return [int(p) if item is int and p.lstrip("-").isdigit() else p for p in parts]
-    return value
+        return text in _TRUE if text in _TRUE | _FALSE else value
+    if list in types_taken and str not in types_taken and isinstance(value, str | int | float):
+        value = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else [value]
+    item_types = {arg for member in members if get_origin(member) is list for arg in get_args(member)}
+    numeric = {int, float} & (item_types if isinstance(value, list) else types_taken)
+    if numeric and any(isinstance(item, bool) for item in (value if isinstance(value, list) else [value])):
+        raise ValueError("a switch is no number")
+    return _whole_number(value) if int in types_taken and isinstance(value, str) else value
+
+
+def _whole_number(text: str) -> int | str:
+    """Reads `1e3` as 1000."""
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return int(number) if number.is_integer() and abs(number) < 2**53 else text

@@ -88,7 +88,7 @@ def test_each_step_learns_from_the_same_samples_on_any_number_of_ranks(root: Pat
         per_step[ranks] = [sorted(number for rank in step for number in rank) for step in zip(*by_rank, strict=True)]
     assert per_step[1] == per_step[2] == per_step[4]
     assert [len(step) for step in per_step[1]] == [8, 8, 5, 8, 8, 5, 8, 8]
-    epochs = [sum(per_step[1][i : i + 3], []) for i in (0, 3)]
+    epochs = [[number for step in per_step[1][i : i + 3] for number in step] for i in (0, 3)]
     assert [sorted(epoch) for epoch in epochs] == [list(range(21))] * 2
     assert per_step[1][0] != per_step[1][3]
 

@@ -25,7 +25,7 @@ READS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero", "aten
 
 
 class HostReads(TorchDispatchMode):
-    """Counts operations whose result the host must wait for; `Tensor.tolist` does not show here and is counted apart."""
+    """Counts operations whose result the host must wait for; `Tensor.tolist` does not show here: counted apart."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,9 +91,9 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(
 
 
 def test_too_many_bad_steps_in_a_row_stop_the_run(run: Callable[..., Any], files: Path) -> None:
-    with mock.patch.object(loop, "summed_loss", lambda logits, targets: logits.sum() * math.nan):
-        with pytest.raises(UserError, match="3 steps in a row up to step 3 had gradients that are not finite"):
-            run(tiny_config(files, "out", training={"max_skipped_steps": 3}))
+    refusal = pytest.raises(UserError, match="3 steps in a row up to step 3 had gradients that are not finite")
+    with mock.patch.object(loop, "summed_loss", lambda logits, targets: logits.sum() * math.nan), refusal:
+        run(tiny_config(files, "out", training={"max_skipped_steps": 3}))
 
 
 def test_clipping_a_matrix_of_ones() -> None:
