@@ -2,9 +2,9 @@
 
     torchrun --nproc_per_node 2 -m tests.distributed.worker CASES.json
 
-Each case: {"name", "config"} and optionally "stop_at" (the step after which this rank gets SIGTERM), "mutation" (a fault
-to put in, see mutations.py), "observe" (names of observers.py), "fails" (an error is expected). What a case leaves is in
-its output folder; errors go to NAME.error in the folder of CASES.json.
+Each case: {"name", "config"} and optionally "stop_at" (the step after which this rank gets SIGTERM), "mutation" (a
+fault to put in, see mutations.py), "observe" (names of observers.py), "fails" (an error is expected). What a case
+leaves is in its output folder; errors go to NAME.error in the folder of CASES.json.
 """
 
 from __future__ import annotations
