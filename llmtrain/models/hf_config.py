@@ -110,6 +110,10 @@ def merge_overrides(written: dict[str, Any], overrides: dict[str, Any]) -> dict[
             merged[key] = {**merged[key], **value}
         else:
             merged[key] = value
+    # A list with an entry a layer, which files of newer versions hold, follows the number of layers.
+    layers, kinds = merged.get("num_hidden_layers"), merged.get("layer_types")
+    if isinstance(kinds, list) and isinstance(layers, int) and "layer_types" not in overrides and layers != len(kinds):
+        merged["layer_types"] = kinds[:layers] if layers < len(kinds) else None
     return merged
 
 

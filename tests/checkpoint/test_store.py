@@ -1,4 +1,4 @@
-"""Whole or not there: damaged checkpoints are named and passed over, old ones retired by number, foreign ones refused."""
+"""Whole or not there: the damaged are passed over by name, the old retired by number, the foreign refused."""
 
 from __future__ import annotations
 
@@ -155,9 +155,7 @@ def test_a_checkpoint_of_another_run_is_refused(run: Run, files: Path, section: 
     assert named in str(caught.value)
 
 
-def test_a_changed_rate_and_horizon_go_on_and_are_said(
-    run: Run, files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_changed_rate_goes_on_and_is_said(run: Run, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = {"max_steps": 2, "save_steps": 2, "resume_from_checkpoint": "latest"}
     run(tiny_config(files, "out", training=settings))
     run(tiny_config(files, "out", training={**settings, "max_steps": 4, "lr": 0.002}))
