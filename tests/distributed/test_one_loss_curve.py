@@ -57,9 +57,10 @@ def rates(peak: float) -> list[float]:
     ]
 
 
-# High enough to move every weight by far more than the tolerance; not so high that AdamW, which divides by the size of
-# the gradient, turns rounding in small gradients into other curves (at 0.01 two plain float32 loops part, too).
-PEAK = {"sgd": 0.5, "adamw": 0.001}
+# High enough to move every weight by far more than the tolerance; not so high that training is unstable and grows
+# rounding into another curve: two plain float32 loops part by 1e-5, too, in the gradient norm with SGD at 0.5 and
+# altogether with AdamW, which divides by the size of the gradient, at 0.01.
+PEAK = {"sgd": 0.2, "adamw": 0.001}
 
 
 @pytest.fixture(scope="module")
