@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from datasets import disable_progress_bars as disable_datasets_bars
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
@@ -143,8 +145,10 @@ def train(resolved: Resolved, world: World) -> Ending:
 
 
 def _quiet(world: World) -> None:
-    """transformers' own progress bars would be shown by every rank at once; ours tell the same."""
+    """transformers' own progress bars would be shown by every rank at once, and bars fill a log file with garbage."""
     transformers_logging.disable_progress_bar()
+    if not (world.is_main and sys.stderr.isatty()):
+        disable_datasets_bars()
     if not world.is_main:
         transformers_logging.set_verbosity_error()
 
