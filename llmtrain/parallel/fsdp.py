@@ -95,18 +95,16 @@ def _leave_shared_to_root(model: nn.Module, units: list[str]) -> tuple[list[str]
     owners: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         owners.setdefault(id(parameter), []).append(name)
-    kept, notes = [], []
-    for unit in units:
-        split = [
-            names
-            for names in owners.values()
-            if any(n.startswith(f"{unit}.") for n in names) and not all(n.startswith(f"{unit}.") for n in names)
-        ]
+    shared = [names for names in owners.values() if len(names) > 1]
+    to_root: dict[str, None] = {}
+    notes = []
+    for names in shared:
+        holders = [u for u in units if any(n.startswith(f"{u}.") for n in names)]
+        split = [u for u in holders if not all(n.startswith(f"{u}.") for n in names)]
         if split:
-            notes.append(f"{unit} is sharded with the root: {' and '.join(split[0])} are one tensor")
-        else:
-            kept.append(unit)
-    return kept, notes
+            notes.append(f"{' and '.join(names)} are one tensor; the root shards it, not {' and '.join(split)}")
+            to_root |= dict.fromkeys(split)
+    return [u for u in units if u not in to_root], notes
 
 
 def _strict_modules(model: PreTrainedModel, param_dtype: torch.dtype | None) -> list[str]:
