@@ -90,7 +90,9 @@ def _parse(name: str, values: list[str]) -> Any:
     try:
         parsed = [parse_value(value) for value in values]
     except ValueError as error:
-        return Problem(COMMAND_LINE, name, f"has a value that cannot be read: {error}")
+        brackets = any(value.startswith("[") and set("*{") & set(value) for value in values)
+        hint = "; a pattern needs quotes inside brackets, and none outside: a b c" if brackets else ""
+        return Problem(COMMAND_LINE, name, f"has a value that cannot be read: {error}{hint}")
     return parsed if len(parsed) > 1 else parsed[0]
 
 

@@ -75,6 +75,8 @@ def test_patterns_need_no_quotes_against_yaml() -> None:
     words = ["model.layers.{*}", "*.mlp.router", "model.layers.{0-3}.mlp"]
     assert load("--parallel.fsdp_modules", *words).config.parallel.fsdp_modules == words
     assert load("--parallel.fsdp_modules", "*lm_head").config.parallel.fsdp_modules == ["*lm_head"]
+    (message,) = problems("--parallel.fsdp_modules", "[model.layers.{*}]")
+    assert message.endswith("; a pattern needs quotes inside brackets, and none outside: a b c")
 
 
 @pytest.mark.parametrize(("text", "value"), [("-1", -1), ("1e3", 1000)])

@@ -113,11 +113,12 @@ def test_a_cut_answer_keeps_its_tokens_and_is_taught_no_end(build: Build, templa
 
 def test_rows_without_a_learned_token_are_dropped_and_counted(build: Build) -> None:
     long = chat(" ".join(["w1"] * 30), "w2")
-    made = build([chat("w1", "w2"), long, chat("w1", "w3"), chat("w1", "w4")], cutoff_len=16)
+    unanswered = {"messages": [user("w1")]}
+    made = build([chat("w1", "w2"), long, chat("w1", "w3"), unanswered, chat("w1", "w4")], cutoff_len=16)
     assert [learned(made.train[i]) for i in range(len(made.train))] == ["w2 <end>", "w3 <end>", "w4 <end>"]
-    assert any("1 of 4 conversations left out" in line for _, line in made.summary)
+    assert any("2 of 5 conversations left out" in line for _, line in made.summary)
     with pytest.raises(UserError, match="2 of 2 conversations have no supervised token"):
-        build([long, long], cutoff_len=16)
+        build([long, unanswered], cutoff_len=16)
 
 
 def test_one_learned_token_keeps_a_row(build: Build) -> None:
