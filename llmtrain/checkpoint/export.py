@@ -45,15 +45,19 @@ def export_hf(
     partial = folder.with_name(f"{folder.name}.partial")
     writer = _Writer(partial, dtype) if world.is_main else None
     error: OSError | None = None
-    for number, piece in enumerate(_pieces(model, template, dtype)):
+    if writer is not None:
+        try:
+            writer.open(_plan(template, dtype))
+        except OSError as caught:
+            error = caught
+    for piece in _pieces(model, template, dtype):
         # Ranks gather in lockstep; once writing has failed rank 0 only takes part, and the error is told at the end.
         if writer is not None and error is None:
             try:
-                if number == 0:
-                    writer.open(_plan(template, dtype))
                 writer.write(piece)
             except OSError as caught:
                 error = caught
+        del piece  # before the next one is gathered
     if writer is not None and error is None:
         try:
             writer.close()
@@ -89,8 +93,10 @@ def _pieces(model: PreTrainedModel, template: PreTrainedModel, dtype: torch.dtyp
     """Whole tensors under their official names, group by group, on the CPU."""
     tensors = _stored_tensors(model)
     for group in _groups(template):
-        gathered = {name: _gather(tensors[name], _kept_dtype(template, name, tensors[name], dtype)) for name in group}
-        yield revert_weight_conversion(model, gathered)
+        # Not kept in a variable: it would live on while the next group is gathered.
+        yield revert_weight_conversion(
+            model, {name: _gather(tensors[name], _kept_dtype(template, name, tensors[name], dtype)) for name in group}
+        )
 
 
 def _gather(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

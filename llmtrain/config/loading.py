@@ -22,7 +22,7 @@ class Resolved:
     """A config, where each of its values comes from, and what the user should know about it.
 
     `origins` has every field, and every key of a mapping, by its dotted path: `file.yaml:12`, `command line` or
-    `default`. `notices` has a line for each setting that changes nothing.
+    `default`. `notices` has a line for each setting that changes nothing, or has a price that does not show.
     """
 
     config: Config

@@ -92,13 +92,18 @@ class Config(BaseModel):
             )
 
     def notices(self) -> Iterator[str]:
-        """A line for each setting that was made and changes nothing."""
+        """A line for each setting that was made and changes nothing, or has a price that does not show."""
         for path, _, traits in self._changed():
             reason = traits.reason if traits.kind == "moot" else None
             if self.training.stage == "pt":
                 reason = reason or traits.moot_in_pt
             if reason is not None:
                 yield f"{path} changes nothing here: {reason}"
+        if self.training.master_dtype != "fp32":
+            yield (
+                f"training.master_dtype {self.training.master_dtype} rounds small updates away: "
+                f"a weight of 1 does not move by less than 1/256"
+            )
 
     def _changed(self) -> Iterator[tuple[str, Any, Traits]]:
         for name in SECTIONS:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torch.distributed.tensor import DTensor
-
 from llmtrain.parallel.fsdp import ShardingReport
+from llmtrain.parallel.gradients import local_part
 from llmtrain.runtime.device import GIB
 from llmtrain.runtime.mesh import Layout
 from llmtrain.training.batch import BatchPlan
 from llmtrain.training.display import format_count
 from llmtrain.training.loop import Run
 from llmtrain.training.schedule import Schedule
-
-# Bytes of optimizer state per parameter element, in units of the master dtype: two moments, one momentum, none.
-_STATE_SLOTS = {"adamw": 2, "fused_adamw": 2, "muon": 1, "sgd": 0}
 
 
 def header_rows(
@@ -58,11 +54,11 @@ def header_rows(
 
 def _state_gib(run: Run) -> float:
     """This rank's parameters, gradients and optimizer state, by arithmetic over its shards."""
-    slots = 2 + _STATE_SLOTS[run.config.training.optimizer] + bool(run.config.training.momentum)
+    state = {"AdamW": 2, "Muon": 1, "SGD": int(run.config.training.momentum > 0)}
     total = 0
-    for parameter in run.model.parameters():
-        local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-        total += local.numel() * local.element_size() * slots
+    for part in run.optimizers.parts:
+        for parameter in (p for group in part.param_groups for p in group["params"]):
+            total += local_part(parameter).nbytes * (2 + state[type(part).__name__])
     return total / GIB
 
 

@@ -228,3 +228,8 @@ def test_what_a_stage_has_no_use_for_is_told_in_that_stage() -> None:
         "data.packing changes nothing here: pretraining always fills its blocks",
     ]
     assert load("--data.train_on_prompt").notices == []
+
+
+def test_weights_in_bf16_are_told_their_price() -> None:
+    (notice,) = load("--training.master_dtype", "bf16").notices
+    assert notice.startswith("training.master_dtype bf16 rounds small updates away")

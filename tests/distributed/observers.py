@@ -11,13 +11,15 @@ from unittest import mock
 import torch
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
+from llmtrain.models import load
 from llmtrain.parallel.gradients import local_part
 from llmtrain.training import loop
 
-OBSERVERS: dict[str, Callable[[], Any]] = {}
+Patches = list[Any]
+OBSERVERS: dict[str, Callable[[], Patches]] = {}
 
 
-def observer(make: Callable[[], Any]) -> Callable[[], Any]:
+def observer(make: Callable[[], Patches]) -> Callable[[], Patches]:
     OBSERVERS[make.__name__] = make
     return make
 
@@ -34,7 +36,7 @@ def _storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 
 @observer
-def sample_ids() -> Any:
+def sample_ids() -> Patches:
     """Ids of this rank's samples, step by step."""
     original, seen = loop._step, []
 
@@ -43,11 +45,11 @@ def sample_ids() -> Any:
         original(run, micro_batches, *rest)
         _write(run, "sample_ids", seen)
 
-    return mock.patch.object(loop, "_step", step)
+    return [mock.patch.object(loop, "_step", step)]
 
 
 @observer
-def state_bytes() -> Any:
+def state_bytes() -> Patches:
     """Bytes of memory behind this rank's parameters, gradients and optimizer state, in the middle of step 2."""
     original = loop.clip_gradients
 
@@ -65,11 +67,11 @@ def state_bytes() -> Any:
         sizes["optimizer"] = _storage_bytes(tensors)
         _write(run, "state_bytes", sizes)
 
-    return mock.patch.object(loop, "_step", measured)
+    return [mock.patch.object(loop, "_step", measured)]
 
 
 @observer
-def collectives() -> Any:
+def collectives() -> Patches:
     """How often gradients were reduced over ranks in one step."""
     counts = {"reduce_scatter": 0}
     original, step = _fsdp_param_group.foreach_reduce, loop._step
@@ -84,4 +86,31 @@ def collectives() -> Any:
             step(run, *args)
         _write(run, "collectives", counts)
 
-    return mock.patch.object(loop, "_step", measured)
+    return [mock.patch.object(loop, "_step", measured)]
+
+
+@observer
+def elements_read() -> Patches:
+    """How many elements of the weight files this rank has read."""
+    original, step, read = load._open_slices, loop._step, []
+
+    class Counted:
+        def __init__(self, inner: Any) -> None:
+            self._inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+        def __getitem__(self, index: Any) -> torch.Tensor:
+            piece: torch.Tensor = self._inner[index]
+            read.append(piece.numel())
+            return piece
+
+    def opened(*args: Any) -> dict[str, Any]:
+        return {key: Counted(piece) for key, piece in original(*args).items()}
+
+    def measured(run: loop.Run, *args: Any) -> None:
+        step(run, *args)
+        _write(run, "elements_read", sum(read))
+
+    return [mock.patch.object(load, "_open_slices", opened), mock.patch.object(loop, "_step", measured)]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.distributed.launch import exported, run_cases
+from tests.distributed.launch import exported, losses, metrics, run_cases
 from tests.tiny import SIZES, make_chats, make_tokenizer, tiny_config
 
 RANKS = (1, 2, 4)
@@ -37,6 +38,21 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 },
             )
             cases.append({"name": f"{ranks}-{tied}", "config": config, "observe": ["sample_ids", "state_bytes"]})
+        # 5 held-out samples in batches of one and of two: ranks have more, fewer and none of them.
+        for micro in (1, 2):
+            config = tiny_config(
+                folder,
+                f"evaluated-{ranks}-{micro}",
+                data={"val_size": 5},
+                training={"max_steps": 1, "per_device_train_batch_size": 1, "per_device_eval_batch_size": micro},
+            )
+            cases.append({"name": f"evaluated-{ranks}-{micro}", "config": config})
+        if ranks > 1:
+            for kind in ("untied", "tied"):
+                config = tiny_config(folder, f"loaded-{kind}-{ranks}", training={"max_steps": 1})
+                config["model"] = {"model_name_or_path": str(folder / f"{kind}-1" / "hf")}
+                config["training"]["per_device_train_batch_size"] = 1
+                cases.append({"name": f"loaded-{kind}-{ranks}", "config": config, "observe": ["elements_read"]})
         if ranks == 4:
             hsdp = json.loads(json.dumps(cases[0]["config"]))
             hsdp["parallel"]["fsdp_size"] = 2
@@ -93,6 +109,17 @@ def test_each_step_learns_from_the_same_samples_on_any_number_of_ranks(root: Pat
     assert per_step[1][0] != per_step[1][3]
 
 
+def test_held_out_loss_is_the_same_on_any_number_of_ranks(root: Path) -> None:
+    rows = {(r, m): metrics(root / f"evaluated-{r}-{m}") for r in RANKS for m in (1, 2)}
+    found = {key: [row for row in value if "eval_loss" in row] for key, value in rows.items()}
+    (one,) = found[1, 1]
+    assert one["eval_loss"] != pytest.approx(losses(root / "evaluated-1-1")[0], rel=1e-3)
+    for (other,) in found.values():
+        assert other["eval_tokens"] == one["eval_tokens"]
+        assert other["eval_loss"] == pytest.approx(one["eval_loss"], rel=1e-6)
+        assert other["eval_perplexity"] == pytest.approx(math.exp(one["eval_loss"]), rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("name", "ranks", "shards"), [("untied-2", 2, 2), ("tied-4", 4, 4), ("untied-4", 4, 4), ("hsdp-4", 4, 2)]
 )
@@ -103,6 +130,14 @@ def test_memory_of_each_rank_is_its_share(root: Path, name: str, ranks: int, sha
         assert sizes["parameters"] == pytest.approx(4 * elements / shards, rel=0.05)
         assert sizes["gradients"] == pytest.approx(4 * elements / shards, rel=0.05)
         assert sizes["optimizer"] == pytest.approx(8 * elements / shards, rel=0.05)
+
+
+@pytest.mark.parametrize("kind", ["untied", "tied"])
+@pytest.mark.parametrize("ranks", RANKS[1:])
+def test_each_rank_reads_of_a_weight_file_what_it_keeps(root: Path, kind: str, ranks: int) -> None:
+    elements = sum(value.numel() for value in exported(root / f"{kind}-1").values())
+    for read in observed(root / f"loaded-{kind}-{ranks}", "elements_read", ranks):
+        assert read == pytest.approx(elements / ranks, rel=0.05)
 
 
 def test_deferred_gradients_are_reduced_once_a_step(root: Path) -> None:

@@ -45,8 +45,9 @@ def main() -> None:
         for patch in patches:
             patch.start()
         for name in case.get("observe", []):  # one wraps what the one before has put in place
-            patches.append(OBSERVERS[name]())
-            patches[-1].start()
+            for patch in OBSERVERS[name]():
+                patches.append(patch)
+                patch.start()
         try:
             train(Resolved(Config.from_dict(case["config"]), {}, []), world)
         except UserError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,24 @@ def test_a_source_folders_generation_settings_are_kept(run: Run, files: Path) ->
     run(config)
     kept = GenerationConfig.from_pretrained(files / "second" / "hf")
     assert (kept.eos_token_id, kept.temperature, kept.pad_token_id) == ([6, 1], 0.3, 2)
+
+
+def test_one_whole_tensor_is_held_at_a_time(run: Run, files: Path) -> None:
+    held: list[weakref.ref[torch.Tensor]] = []
+    most = 0
+    original = export._gather
+
+    def watched(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        nonlocal most
+        whole = original(tensor, dtype).clone()  # of one rank, a gathered tensor may be the shard itself
+        held.append(weakref.ref(whole))
+        most = max(most, sum(other() is not None for other in held))
+        return whole
+
+    with mock.patch.object(export, "_gather", watched):
+        run(tiny_config(files, "out", training={"max_steps": 1, "save_hf_weights": True}))
+    assert len(held) == len(keys_and_dtypes(files / "out" / "hf"))
+    assert most == 1
 
 
 def test_a_failing_export_leaves_nothing_half_written(run: Run, files: Path) -> None:

@@ -13,13 +13,16 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from llmtrain.config import TrainingConfig
 from llmtrain.errors import UserError
 from llmtrain.parallel.gradients import clip_gradients, gradient_norm
 from llmtrain.runtime.seeds import seed_step
+from llmtrain.runtime.world import World
 from llmtrain.training import loop, train
 from llmtrain.training.muon import orthogonalise
-from tests.distributed.launch import losses, metrics, norms
-from tests.tiny import tiny_config
+from llmtrain.training.optimizer import build_optimizers
+from tests.distributed.launch import losses, metrics, norms, steady
+from tests.tiny import tiny_config, write_jsonl
 
 READS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero", "aten::masked_select", "aten::_unique2"}
 
@@ -94,6 +97,29 @@ def test_too_many_bad_steps_in_a_row_stop_the_run(run: Callable[..., Any], files
     refusal = pytest.raises(UserError, match="3 steps in a row up to step 3 had gradients that are not finite")
     with mock.patch.object(loop, "summed_loss", lambda logits, targets: logits.sum() * math.nan), refusal:
         run(tiny_config(files, "out", training={"max_skipped_steps": 3}))
+    rows = metrics(files / "out")
+    assert [row["skipped_steps"] for row in rows] == [1, 2, 3]
+    assert all(math.isnan(row["loss"]) and math.isnan(row["grad_norm"]) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("rows", "micro", "tokens"), [(5, 1, [4, 4, 2]), (5, 2, [4, 4, 2]), (3, 1, [4, 2]), (1, 2, [2])]
+)
+def test_a_broken_last_batch_is_a_mean_over_its_own_tokens(
+    run: Callable[..., Any], files: Path, rows: int, micro: int, tokens: list[int]
+) -> None:
+    """Equal rows (one word and the end token are learned) in batches of two: each update has the same loss and norm.
+
+    The next epoch begins with a batch of its own.
+    """
+    messages = [{"role": "user", "content": "w1 w2"}, {"role": "assistant", "content": "w3"}]
+    data = write_jsonl(files / "equal.jsonl", [{"messages": messages}] * rows)
+    settings = {"global_batch_size": 2, "per_device_train_batch_size": micro, "lr": 0.0, "min_lr": 0.0}
+    settings |= {"max_steps": -1, "num_train_epochs": 3}
+    run(tiny_config(files, "out", data={"dataset": str(data)}, training=settings))
+    assert [row["supervised_tokens"] for row in metrics(files / "out")] == tokens * 3
+    assert losses(files / "out") == pytest.approx(losses(files / "out")[:1] * len(tokens) * 3, rel=1e-6)
+    assert norms(files / "out") == pytest.approx(norms(files / "out")[:1] * len(tokens) * 3, rel=1e-5)
 
 
 def test_clipping_a_matrix_of_ones() -> None:
@@ -212,6 +238,30 @@ def test_dropout_draws_by_seed_step_and_rank() -> None:
 
     assert draw(1, 1, 0) == draw(1, 1, 0)
     assert len({tuple(draw(*key)) for key in [(1, 1, 0), (2, 1, 0), (1, 2, 0), (1, 1, 1)]}) == 4
+
+
+def test_a_resume_draws_the_dropout_that_the_straight_run_drew(run: Callable[..., Any], files: Path) -> None:
+    config = {"model": {"config_overrides": {"attention_dropout": 0.5}}}
+    settings = {"save_steps": 3, "resume_from_checkpoint": "latest", "lr": 0.001}
+    run(tiny_config(files, "straight", **config, training={**settings, "max_steps": 6}))
+    for steps in (3, 6):
+        run(tiny_config(files, "broken", **config, training={**settings, "max_steps": steps}))
+    assert steady(files / "broken") == steady(files / "straight")
+    run(tiny_config(files, "without", training={**settings, "max_steps": 6}))
+    assert losses(files / "without")[0] != losses(files / "straight")[0]
+
+
+@pytest.mark.parametrize(("dtype", "reached"), [(torch.float32, 0.94), (torch.bfloat16, 1.0)])
+def test_small_updates_add_up_only_in_float32(world: World, dtype: torch.dtype, reached: float) -> None:
+    """100 AdamW updates of 6e-4 under a constant gradient: 1 - 0.06; next to 1, bfloat16 has steps of 1/256."""
+    model: Any = torch.nn.Linear(1, 1, bias=False, dtype=dtype)
+    torch.nn.init.ones_(model.weight)
+    settings = TrainingConfig(lr=6e-4, weight_decay=0.0)
+    optimizers = build_optimizers(model, settings, world.device, dtype)
+    for _ in range(100):
+        model.weight.grad = torch.ones_like(model.weight)
+        optimizers.step(6e-4, torch.tensor(True))
+    assert model.weight.item() == pytest.approx(reached, abs=1e-4)
 
 
 def test_muon_orthogonalises() -> None:
