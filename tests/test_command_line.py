@@ -22,7 +22,7 @@ import yaml
 from llmtrain import cli
 from llmtrain.runtime import world as world_module
 from llmtrain.runtime.world import World
-from tests.distributed.launch import REPOSITORY, environment, losses, torchrun
+from tests.distributed.launch import REPOSITORY, environment, losses, start
 from tests.tiny import make_tokenizer, tiny_config, write_jsonl
 
 Sections = dict[str, dict[str, Any]]
@@ -59,7 +59,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def refused(said: Said, *parts: str) -> None:
+def expect_refusal(said: Said, *parts: str) -> None:
     """One paragraph on stderr that holds all `parts`, and no stack trace."""
     assert said.code == 1
     message = said.err[said.err.index("error: ") :]
@@ -101,13 +101,13 @@ def refused(said: Said, *parts: str) -> None:
     ids=lambda value: value[0] if isinstance(value[0], str) and value[0].startswith("--") else "",
 )
 def test_a_setting_that_cannot_work(command: Command, files: Path, words: list[str], parts: list[str]) -> None:
-    refused(command(*words), *parts)
+    expect_refusal(command(*words), *parts)
     assert not (files / "out").exists()
 
 
 def test_a_config_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     code = cli.main(["train", "nowhere.yaml"])
-    refused(Said(code, *capsys.readouterr()), "nowhere.yaml")
+    expect_refusal(Said(code, *capsys.readouterr()), "nowhere.yaml")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_data_that_cannot_be_learned_from(
     command: Command, files: Path, rows: list[dict[str, Any]], parts: list[str]
 ) -> None:
     data = write_jsonl(files / "data.jsonl", rows)
-    refused(command("--data.dataset", str(data)), *parts)
+    expect_refusal(command("--data.dataset", str(data)), *parts)
     assert not (files / "out").exists()
 
 
@@ -143,7 +143,7 @@ def test_a_tokenizer_without_end_token(command: Command, files: Path, stage: str
     make_tokenizer(files / "bare", eos=None, pad=None)
     data = files / ("texts.jsonl" if stage == "pt" else "chats.jsonl")
     words = ["--model.tokenizer_name_or_path", str(files / "bare"), "--data.dataset", str(data)]
-    refused(command(*words, "--training.stage", stage), "bare", "end")
+    expect_refusal(command(*words, "--training.stage", stage), "bare", "end")
 
 
 def test_a_tokenizer_without_padding_pads_with_its_end_token(command: Command, files: Path) -> None:
@@ -158,9 +158,11 @@ def test_another_runs_folder_is_left_as_it_is(command: Command, files: Path) -> 
     kept = {"training": {"max_steps": 2, "save_steps": 1, "save_hf_weights": True}}
     assert command(sections=kept).code == 0
     before = contents(files / "out")
-    refused(command(sections=kept), "step 2", "resume_from_checkpoint latest", "training.output_dir")
-    refused(command("--training.seed", "7", "--training.resume_from_checkpoint", "latest", sections=kept), "seed", "7")
-    refused(command("--training.lr", "x", sections=kept), "training.lr")
+    expect_refusal(command(sections=kept), "step 2", "resume_from_checkpoint latest", "training.output_dir")
+    expect_refusal(
+        command("--training.seed", "7", "--training.resume_from_checkpoint", "latest", sections=kept), "seed", "7"
+    )
+    expect_refusal(command("--training.lr", "x", sections=kept), "training.lr")
     assert contents(files / "out") == before
 
 
@@ -182,18 +184,6 @@ def test_a_dry_look_needs_no_processes(command: Command, files: Path) -> None:
     assert yaml.safe_load(said.out)["training"]["lr"] == 3e-4
     assert re.search(r"lr: 0.0003 +# command line", said.out)
     assert not (files / "out").exists()
-
-
-def start(command: list[str], config: Path, *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*command, "train_fsdp2.py", str(config), *words],
-        cwd=REPOSITORY,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
 
 
 @pytest.fixture
@@ -219,8 +209,7 @@ def wait_for_steps(process: subprocess.Popen[str], output: Path, steps: int) -> 
 def test_a_signal_saves_and_the_same_command_goes_on(
     files: Path, endless: Path, ranks: int, number: signal.Signals, name: str
 ) -> None:
-    launcher = [sys.executable] if ranks == 1 else torchrun(2)
-    process = start(launcher, endless)
+    process = start(ranks, endless)
     wait_for_steps(process, files / "out", 3)
     process.send_signal(number)
     out, err = process.communicate(timeout=120)
@@ -232,7 +221,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(
     (saved,) = (files / "out" / "checkpoints").glob("step-*")
     reached = int(saved.name.removeprefix("step-"))
     assert len(losses(files / "out")) == reached
-    again = start([sys.executable] if ranks == 2 else torchrun(2), endless, "--training.max_steps", str(reached + 2))
+    again = start(3 - ranks, endless, "--training.max_steps", str(reached + 2))
     out, err = again.communicate(timeout=120)
     assert again.returncode == 0, out + err
     assert f"step-{reached}" in out
@@ -240,7 +229,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(
 
 
 def test_under_torchrun_an_error_is_told_once_and_fails_the_job(files: Path, endless: Path) -> None:
-    process = start(torchrun(2), endless, "--parallel.fsdp_size", "4")
+    process = start(2, endless, "--parallel.fsdp_size", "4")
     out, err = process.communicate(timeout=120)
     assert process.returncode != 0
     assert (out + err).count("parallel.fsdp_size is 4, but the run has 2 ranks") == 1

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,24 +15,10 @@ import torch
 import yaml
 
 from llmtrain.checkpoint.files import find_damage
-from tests.distributed.launch import REPOSITORY, environment, exported, steady, torchrun
+from tests.distributed.launch import exported, start, steady
 from tests.tiny import make_chats, make_tokenizer, tiny_config
 
 STEPS = 120
-START = {1: [sys.executable], 2: torchrun(2)}
-
-
-def start(ranks: int, config: Path) -> subprocess.Popen[str]:
-    """In a session of its own, so that all of it can be killed at once."""
-    return subprocess.Popen(
-        [*START[ranks], "train_fsdp2.py", str(config)],
-        cwd=REPOSITORY,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
 
 
 def write_config(folder: Path, name: str) -> Path:
@@ -88,8 +73,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_killed_at_random_moments_it_ends_bit_identical(folder: Path, ranks: int, kills: int) -> None:
     straight, broken = folder / f"straight-{ranks}", folder / f"broken-{ranks}"
     undisturbed = start(ranks, write_config(folder, straight.name))
-    output, _ = undisturbed.communicate(timeout=300)
-    assert undisturbed.returncode == 0, output
+    said = undisturbed.communicate(timeout=300)
+    assert undisturbed.returncode == 0, said
     config, rng, killed, in_a_save = write_config(folder, broken.name), random.Random(ranks), 0, 0
     for number in range(kills):
         process = start(ranks, config)
@@ -97,8 +82,8 @@ def test_killed_at_random_moments_it_ends_bit_identical(folder: Path, ranks: int
         assert whole_checkpoints(broken), f"no whole checkpoint after kill {number + 1}"
         in_a_save += any((broken / "checkpoints").glob("*.partial"))
     process = start(ranks, config)
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, output
+    said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
     assert killed == kills
     assert in_a_save >= 1
     assert steady(broken) == steady(straight)

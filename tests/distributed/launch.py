@@ -34,6 +34,20 @@ def torchrun(ranks: int) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
 
 
+def start(ranks: int, config: Path, *words: str) -> subprocess.Popen[str]:
+    """The real command, in a session of its own, so that all of it can be killed at once."""
+    launcher = torchrun(ranks) if ranks > 1 else [sys.executable]
+    return subprocess.Popen(
+        [*launcher, "train_fsdp2.py", str(config), *words],
+        cwd=REPOSITORY,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
 def environment() -> dict[str, str]:
     return {
         **os.environ,
