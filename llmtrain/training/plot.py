@@ -1,25 +1,25 @@
-"""`loss.png`: training and held-out loss over the tokens seen."""
+"""`loss.png`: training and held-out loss over the steps."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+import numpy as np
 from matplotlib.figure import Figure
 
 
 def plot_loss(rows: list[dict[str, Any]], path: Path, title: str) -> None:
     """Draws the loss curve from metrics rows; a run without a logged step draws nothing."""
-    matplotlib.use("Agg")
     train = [(r["step"], r["loss"]) for r in rows if "loss" in r]
     held_out = [(r["step"], r["eval_loss"]) for r in rows if "eval_loss" in r]
     if not train:
         return
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
     axes = figure.add_subplot()
-    axes.plot(*zip(*train, strict=True), color="#9db4d0", linewidth=0.8, label="training, each logged step")
-    axes.plot([s for s, _ in train], _smooth([v for _, v in train]), color="#1f4e8c", label="training, smoothed")
+    steps, losses = zip(*train, strict=True)
+    axes.plot(steps, losses, color="#9db4d0", linewidth=0.8, label="training, each logged step")
+    axes.plot(steps, smooth(np.array(losses)), color="#1f4e8c", label="training, mean around the step")
     if held_out:
         axes.plot(*zip(*held_out, strict=True), "o-", color="#c8553d", markersize=4, label="held out")
     axes.set(xlabel="optimizer step", ylabel="loss (nats per token)", title=title)
@@ -28,10 +28,8 @@ def plot_loss(rows: list[dict[str, Any]], path: Path, title: str) -> None:
     figure.savefig(path)
 
 
-def _smooth(values: list[float], weight: float = 0.9) -> list[float]:
-    """Exponential mean, corrected for its start."""
-    out, mean, mass = [], 0.0, 0.0
-    for value in values:
-        mean, mass = weight * mean + (1 - weight) * value, weight * mass + (1 - weight)
-        out.append(mean / mass)
-    return out
+def smooth(values: np.ndarray) -> np.ndarray:
+    """Means over a fiftieth of the curve to either side; the window is symmetric to its ends, so nothing lags."""
+    half, last = len(values) // 50, len(values) - 1
+    reach = [min(half, i, last - i) for i in range(len(values))]
+    return np.array([values[i - r : i + r + 1].mean() for i, r in enumerate(reach)])
