@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,12 @@ from llmtrain.runtime.world import World, close_world, open_world
 from llmtrain.training.loop import Ending
 from llmtrain.training.train import train
 from tests.tiny import make_chats, make_texts, make_tokenizer
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Tests, and the processes that they start, never see the user's cache of tokens."""
+    os.environ["LLMTRAIN_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import field_validator
@@ -11,11 +12,27 @@ from pydantic import field_validator
 from llmtrain.config.section import Rule, Section, setting
 
 _STREAM = "streaming datasets are not available in this version"
-_MIX = "weighing and telling apart several datasets is not available in this version"
 _PACK = "packing of conversations is not available in this version"
 _TEMPLATE = "named templates are not available in this version; the tokenizer's own chat template is used"
 
-Source = str | list[str] | dict[str, Any]
+Source = str | list[str | dict[str, Any]] | dict[str, Any]
+
+# What describes a dataset, in `data.dataset` or in a dataset_info.json: LLaMA-Factory's fields, `name` and `weight`.
+SOURCE_FIELDS = (
+    *("name", "weight", "num_samples", "formatting", "columns", "tags", "ranking"),
+    *("file_name", "cloud_file_name", "hf_hub_url", "subset", "split", "folder", "ms_hub_url", "om_hub_url"),
+    "script_url",
+)
+_FORMATTINGS = ("alpaca", "sharegpt", "openai")
+_COLUMNS = (
+    *("text", "prompt", "query", "response", "history", "messages", "system", "tools", "chosen", "rejected", "kto_tag"),
+)
+_TAGS = ("role_tag", "content_tag", "user_tag", "assistant_tag", "observation_tag", "function_tag", "system_tag")
+_ELSEWHERE = {
+    "script_url": "loading scripts are not run",
+    "ms_hub_url": "only the Hugging Face hub is read; download the files and give file_name",
+    "om_hub_url": "only the Hugging Face hub is read; download the files and give file_name",
+}
 
 
 class DataConfig(Section):
@@ -23,13 +40,28 @@ class DataConfig(Section):
 
     dataset: Source | None = setting(
         None,
-        "file, folder or glob (.jsonl, .json, .txt, .parquet), a list of them, or a mapping "
-        "{file_name: ..., columns: {text: NAME, messages: NAME}}",
+        "file, folder or glob (.jsonl, .json, .parquet, .arrow, .csv, .tsv, .txt, also compressed), a name in "
+        "dataset_info.json, a mapping with the fields of one ({file_name: ..., columns: {text: NAME}}), or a list",
         required="give a file, a folder or a list of them",
     )
     eval_dataset: Source | None = setting(None, "held-out data, in the same forms; excludes `val_size`")
-    val_size: float = setting(0.0, "rows to hold out: a count (1 or more) or a share of the rows", ge=0)
-    max_samples: int | None = setting(None, "read only the first so many rows", ge=1)
+    dataset_dir: str = setting("./configs/fsdp2/data", "folder of dataset_info.json")
+    on_bad_row: Literal["error", "skip"] = setting(
+        "error", "rows that cannot be used: stop and name them, or train without them and count them"
+    )
+    mix_strategy: Literal["concat", "interleave_under", "interleave_over"] = setting(
+        "concat",
+        "several datasets: all of each; or by weight, an epoch ending when the first is used up (under) or when all "
+        "have been seen (over)",
+    )
+    interleave_probs: str | None = setting(
+        None, "weights of the datasets, `0.7,0.3`; without, each dataset's own `weight`, or equal ones"
+    )
+    val_size: float = setting(
+        0.0, "documents or conversations to hold out: a count (1 or more) or a share of them", ge=0
+    )
+    eval_on_each_dataset: bool = setting(False, "a held-out loss of each dataset, beside that of all")
+    max_samples: int | None = setting(None, "read only the first so many rows of each dataset", ge=1)
     cutoff_len: int = setting(2048, "most tokens of a sample; in stage pt the length of every block", ge=1)
     append_eod: bool = setting(
         True,
@@ -43,7 +75,13 @@ class DataConfig(Section):
         False, "learn only the last answer of a conversation", moot_in_pt="pretraining learns every token"
     )
     enable_thinking: bool | None = setting(True, "passed on to chat templates that know it; null: not passed")
+    default_system: str | None = setting(
+        None, "system prompt of conversations that have none", moot_in_pt="pretraining has no conversations"
+    )
     overwrite_cache: bool = setting(False, "tokenise anew, even where a cache fits")
+    tokenized_path: str | None = setting(
+        None, "folder that keeps the tokens; null: ~/.cache/llmtrain, or $LLMTRAIN_CACHE"
+    )
     preprocessing_batch_size: int = setting(1000, "rows tokenised at a time", ge=1)
     preprocessing_num_workers: int | None = setting(None, "processes that tokenise", ge=1)
     data_shared_file_system: bool = setting(False, "all nodes see one file system: one rank tokenises for all of them")
@@ -52,7 +90,6 @@ class DataConfig(Section):
         None, "named chat template", later=_TEMPLATE, moot_in_pt="pretraining uses no chat template"
     )
     tool_format: str | None = setting(None, "how tools are written", later=_TEMPLATE)
-    default_system: str | None = setting(None, "system prompt of conversations that have none", later=_TEMPLATE)
     packing: bool = setting(
         False, "several conversations in one row", later=_PACK, moot_in_pt="pretraining always fills its blocks"
     )
@@ -65,27 +102,12 @@ class DataConfig(Section):
     create_attention_mask_in_dataloader: bool = setting(
         False, "dense masks from the loader", later="attention masks are never made dense by the loader"
     )
-    dataset_dir: str = setting(
-        "./configs/fsdp2/data",
-        "folder of dataset_info.json",
-        later="names from a dataset_info.json are not available in this version; give paths in data.dataset",
-    )
     streaming: bool = setting(False, "read rows without an index", later=_STREAM)
     buffer_size: int = setting(16384, "shuffle buffer of a stream", moot=f"it is read when streaming only; {_STREAM}")
-    mix_strategy: Literal["concat", "interleave_under", "interleave_over"] = setting(
-        "concat", "how datasets are joined", later=_MIX
-    )
-    interleave_probs: str | None = setting(None, "weights of the datasets", later=_MIX)
-    eval_on_each_dataset: bool = setting(False, "evaluate each dataset by itself", later=_MIX)
     eval_num_beams: int | None = setting(
         None, "beams of generating evaluation", later="evaluation by generation is not available in this version"
     )
     ignore_pad_token_for_loss: bool = setting(True, "padding is not learnt", later="padding is never learnt")
-    tokenized_path: str | None = setting(
-        None,
-        "folder of tokenised data",
-        later="a folder for tokenised data is not available in this version; it is cached beside its source's name",
-    )
     split: str = setting(
         "100,0,0", "shares for training, validation, test", later="use data.val_size or data.eval_dataset"
     )
@@ -100,16 +122,20 @@ class DataConfig(Section):
     @field_validator("dataset", "eval_dataset")
     @classmethod
     def _known_form(cls, value: Source | None) -> Source | None:
-        if isinstance(value, dict):
-            _refuse_unknown(value, ["file_name", "columns"], "")
-            if not _is_path(value.get("file_name")):
-                raise ValueError("file_name must be a path or a list of paths")
-            columns = value.get("columns") or {}
-            if not isinstance(columns, dict) or not all(isinstance(name, str) for name in columns.values()):
-                raise ValueError("columns must be a mapping {text: NAME, messages: NAME}")
-            _refuse_unknown(columns, ["text", "messages"], "columns.")
-        elif value is not None and not _is_path(value):
-            raise ValueError("it names no file")
+        if value is not None:
+            items = value if isinstance(value, list) else [value]
+            for item in items:
+                if isinstance(item, dict):
+                    check_source(item)
+            if not items or "" in items:
+                raise ValueError("it names no file")
+        return value
+
+    @field_validator("interleave_probs")
+    @classmethod
+    def _weights(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_weights(value)
         return value
 
     @field_validator("val_size")
@@ -124,14 +150,65 @@ class DataConfig(Section):
             yield Rule(("mask_history", "train_on_prompt"), "and data.train_on_prompt exclude each other; choose one")
         if self.val_size and self.eval_dataset is not None:
             yield Rule(("val_size", "eval_dataset"), "and data.eval_dataset exclude each other; give one")
+        if self.interleave_probs is not None and self.mix_strategy == "concat":
+            yield Rule(
+                ("interleave_probs", "mix_strategy"),
+                "has no meaning where data.mix_strategy is concat, which takes all of each dataset; use "
+                "interleave_under or interleave_over",
+            )
+        if self.eval_on_each_dataset and not self.val_size and self.eval_dataset is None:
+            yield Rule(
+                ("eval_on_each_dataset",), "has nothing to evaluate; hold out some (data.val_size, data.eval_dataset)"
+            )
 
 
-def _is_path(value: Any) -> bool:
-    paths = value if isinstance(value, list) else [value]
-    return bool(paths) and all(isinstance(path, str) and path for path in paths)
+def parse_weights(text: str) -> list[float]:
+    """The numbers of `interleave_probs`.
+
+    Raises:
+        ValueError: no numbers, or such as cannot be weights.
+    """
+    try:
+        weights = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError("numbers with commas between them, one a dataset") from None
+    if not all(math.isfinite(weight) and weight >= 0 for weight in weights) or not sum(weights):
+        raise ValueError("no weight may be negative, and not all may be 0")
+    return weights
 
 
-def _refuse_unknown(given: dict[str, Any], known: list[str], prefix: str) -> None:
+def check_source(entry: Mapping[str, Any]) -> None:
+    """Checks the description of one dataset.
+
+    Raises:
+        ValueError: an unknown field, or a value that the field cannot take.
+    """
+    _refuse_unknown(entry, SOURCE_FIELDS, "")
+    for key, reason in _ELSEWHERE.items():
+        if entry.get(key):
+            raise ValueError(f"{key} cannot be used: {reason}")
+    files = entry.get("file_name") or entry.get("cloud_file_name") or entry.get("hf_hub_url")
+    paths = files if isinstance(files, list) else [files]
+    if not files or not all(isinstance(path, str) and path for path in paths):
+        raise ValueError("file_name must be a path or a list of paths")
+    if entry.get("formatting") not in (None, *_FORMATTINGS):
+        raise ValueError(f"formatting is {entry['formatting']!r}; known are {', '.join(_FORMATTINGS)}")
+    for key, known in (("columns", _COLUMNS), ("tags", _TAGS)):
+        names = entry.get(key) or {}
+        if not isinstance(names, Mapping) or not all(isinstance(name, str | None) for name in names.values()):
+            raise ValueError(f"{key} must be a mapping of names to names")
+        media = {"images", "videos", "audios"} & {name for name in names if names[name]}
+        if media:
+            raise ValueError(f"{key}.{min(media)} cannot be used: only text is trained on")
+        _refuse_unknown([name for name in names if names[name]], known, f"{key}.")
+    count, weight = entry.get("num_samples"), entry.get("weight")
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        raise ValueError(f"num_samples is {count!r}; it takes a whole number from 1 on")
+    if weight is not None and (isinstance(weight, bool) or not isinstance(weight, int | float) or not weight >= 0):
+        raise ValueError(f"weight is {weight!r}; it takes a number from 0 on")
+
+
+def _refuse_unknown(given: Iterable[str], known: Sequence[str], prefix: str) -> None:
     for key in given:
         if key not in known:
             close = difflib.get_close_matches(str(key), known, n=1)

@@ -27,6 +27,11 @@ _SYNONYMS = {
     "gradient_checkpointing": "parallel.recompute",
 }
 _TYPE_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
+_ITEM_WORDS: dict[Any, str] = {
+    (int,): "whole numbers",
+    (str,): "texts",
+    (str | dict[str, Any],): "texts or mappings",
+}
 _BOUNDS = {
     "greater_than_equal": ("at least", "ge"),
     "greater_than": ("more than", "gt"),
@@ -88,7 +93,7 @@ def describe_type(annotation: Any) -> str:
         if get_origin(member) is Literal:
             words.append(f"one of {', '.join(choices)}" if len(choices) > 1 else choices[0])
         elif get_origin(member) is list:
-            words.append(f"a list of {'whole numbers' if get_args(member) == (int,) else 'texts'}")
+            words.append(f"a list of {_ITEM_WORDS[get_args(member)]}")
         elif get_origin(member) is dict:
             words.append("a mapping")
         else:

@@ -2,31 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import datasets
-import torch
-from datasets import Dataset
+import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from llmtrain.config import Config, DataConfig
-from llmtrain.data.chat import ChatDataset, build_chat
-from llmtrain.data.pretraining import BlockDataset, build_blocks
-from llmtrain.data.sources import read_rows
+from llmtrain.config.data import Source, parse_weights
+from llmtrain.data.chat import ChatDataset, ChatEncoder
+from llmtrain.data.mixture import Mixture, permutation
+from llmtrain.data.pretraining import BlockDataset, TextEncoder
+from llmtrain.data.sources import DataSource, resolve_sources
+from llmtrain.data.store import TokenStore
+from llmtrain.data.supervision import ChatFormat
+from llmtrain.data.tokenise import Encoder, tokenise
 from llmtrain.errors import UserError
 
 Prepared = BlockDataset | ChatDataset
+Summary = list[tuple[str, str]]
+# Streams of random numbers of `permutation`, beside those of the epochs.
+_HELD_OUT, _SUBSET = -1, -2
 
 
 @dataclass(frozen=True)
 class Datasets:
-    """Training data, held-out data if there is any, and lines for the header."""
+    """Training data; held-out data by name, where there is any; lines for the header."""
 
-    train: Prepared
-    evaluation: Prepared | None
-    summary: list[tuple[str, str]]
+    train: Mixture
+    evaluation: dict[str, Mixture]
+    summary: Summary
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """A source's documents that a dataset is made of."""
+
+    source: DataSource
+    store: TokenStore
+    documents: np.ndarray
 
 
 def build_datasets(
@@ -36,7 +53,7 @@ def build_datasets(
     main_first: Callable[[], AbstractContextManager[None]],
     is_main: bool,
 ) -> Datasets:
-    """Reads, splits and tokenises. Inside `main_first` the main process fills the cache, the others then find it.
+    """Reads, splits, tokenises, mixes. Inside `main_first` the main process fills the cache, the others then find it.
 
     Raises:
         UserError: anything wrong with the files or their rows.
@@ -46,33 +63,192 @@ def build_datasets(
     # Only the one that goes first tokenises again; the others take what it has made.
     data = config.data if is_main else config.data.model_copy(update={"overwrite_cache": False})
     with main_first():
-        return _build(config, data, tokenizer)
+        return _Builder(data, tokenizer, config.training.stage, config.training.seed).build()
 
 
-def _build(config: Config, data: DataConfig, tokenizer: PreTrainedTokenizerBase) -> Datasets:
-    stage = config.training.stage
-    column = "text" if stage == "pt" else "messages"
-    prepare = build_blocks if stage == "pt" else build_chat
-    assert data.dataset is not None
-    rows = read_rows(data.dataset, column, "data.dataset", data.max_samples)
-    held_out: Dataset | None = None
-    if data.eval_dataset is not None:
-        held_out = read_rows(data.eval_dataset, column, "data.eval_dataset")
+class _Builder:
+    def __init__(self, data: DataConfig, tokenizer: PreTrainedTokenizerBase, stage: str, seed: int) -> None:
+        self._data, self._tokenizer, self._stage, self._seed = data, tokenizer, stage, seed
+
+    def build(self) -> Datasets:
+        data = self._data
+        assert data.dataset is not None
+        chosen = self._read(data.dataset, "data.dataset")
+        held_out: list[_Chosen] = []
         held_name = "data.eval_dataset"
-    elif data.val_size:
-        rows, held_out = _split(rows, data.val_size, config.training.seed)
-        held_name = "data.val_size"
-    train, summary = prepare(rows, tokenizer, data, "data.dataset")
-    if held_out is None:
-        return Datasets(train, None, summary)
-    evaluation, more = prepare(held_out, tokenizer, data, held_name)
-    return Datasets(train, evaluation, [*summary, *more])
+        if data.eval_dataset is not None:
+            held_out = self._read(data.eval_dataset, held_name)
+        elif data.val_size:
+            held_name = "data.val_size"
+            chosen, held_out = self._split(chosen)
+        train, summary = self._mix([self._repeated(part) for part in chosen], "data.dataset")
+        if not held_out:
+            return Datasets(train, {}, summary)
+        prepared = self._prepare(held_out, held_name)
+        evaluation = {"": Mixture([samples for _, samples in prepared])}
+        if data.eval_on_each_dataset:
+            evaluation = {part.source.name: Mixture([samples]) for part, samples in prepared if len(samples)}
+        return Datasets(train, evaluation, [*summary, *self._summary(prepared, held_name)])
+
+    def _read(self, value: Source, setting: str) -> list[_Chosen]:
+        """Each source's documents; of one with fewer `num_samples` than documents, so many drawn by the seed."""
+        chosen = []
+        for source in resolve_sources(value, self._data.dataset_dir, setting):
+            store = tokenise(source, self._encoder(source), self._tokenizer, self._data, setting)
+            count = len(store.lengths)
+            documents = np.arange(count)
+            if source.num_samples is not None and source.num_samples < count:
+                documents = np.sort(permutation(count, self._seed, _SUBSET)[: source.num_samples])
+            chosen.append(_Chosen(source, store, documents))
+        return chosen
+
+    def _encoder(self, source: DataSource) -> Encoder:
+        data, tokenizer = self._data, self._tokenizer
+        if self._stage == "pt":
+            return TextEncoder(tokenizer, source.layout, tokenizer.eos_token_id if data.append_eod else None)
+        if not tokenizer.chat_template:
+            raise UserError(
+                "The tokenizer has no chat template, so stage sft cannot render conversations. Use the tokenizer of a "
+                "chat model, or put a chat_template.jinja beside it."
+            )
+        switches: dict[str, Any] = {}
+        if data.enable_thinking is not None:
+            switches["enable_thinking"] = data.enable_thinking
+        chat = ChatFormat(tokenizer, switches, data.default_system)
+        return ChatEncoder(chat, source.layout, train_on_prompt=data.train_on_prompt, mask_history=data.mask_history)
+
+    def _split(self, chosen: Sequence[_Chosen]) -> tuple[list[_Chosen], list[_Chosen]]:
+        """Documents drawn by the seed, a count or a share (at least one) of all; both parts keep the files' order."""
+        wanted, sizes = self._data.val_size, np.array([len(part.documents) for part in chosen])
+        total = int(sizes.sum())
+        count = int(wanted) if wanted >= 1 else max(1, round(wanted * total))
+        if count >= total:
+            raise UserError(f"data.val_size takes {count} of {total} rows; none is left to train on.")
+        train: list[_Chosen] = []
+        held_out: list[_Chosen] = []
+        for part, held in zip(chosen, _proportional(count, sizes), strict=True):
+            drawn = permutation(len(part.documents), self._seed, _HELD_OUT)
+            for out, numbers in ((held_out, drawn[:held]), (train, drawn[held:])):
+                out.append(_Chosen(part.source, part.store, part.documents[np.sort(numbers)]))
+        return train, held_out
+
+    def _repeated(self, part: _Chosen) -> _Chosen:
+        """With more `num_samples` than there are documents, some come several times."""
+        wanted, count = part.source.num_samples, len(part.documents)
+        if wanted is None or wanted <= len(part.store.lengths) or count == 0:
+            return part
+        extra = np.sort(permutation(count, self._seed, _SUBSET)[: wanted % count])
+        return _Chosen(
+            part.source, part.store, np.concatenate([*[part.documents] * (wanted // count), part.documents[extra]])
+        )
+
+    def _prepare(self, chosen: Sequence[_Chosen], setting: str) -> list[tuple[_Chosen, Prepared]]:
+        prepared = [(part, self._samples(part)) for part in chosen]
+        if not any(len(samples) for _, samples in prepared):
+            raise UserError(f"{setting}: {self._nothing([samples for _, samples in prepared])}")
+        return prepared
+
+    def _samples(self, part: _Chosen) -> Prepared:
+        if self._stage == "pt":
+            return BlockDataset(part.store, self._data.cutoff_len, chosen=part.documents)
+        end = self._tokenizer.eos_token_id
+        assert isinstance(end, int)
+        return ChatDataset(part.store, self._data.cutoff_len, end, part.documents)
+
+    def _nothing(self, samples: Sequence[Prepared]) -> str:
+        if self._stage == "pt":
+            tokens = sum(blocks.tokens for blocks in samples if isinstance(blocks, BlockDataset))
+            return f"the texts hold {tokens} tokens; there is nothing to predict."
+        count = sum(chats.left_out for chats in samples if isinstance(chats, ChatDataset))
+        return (
+            f"{count} of {count} conversations have no supervised token within data.cutoff_len "
+            f"{self._data.cutoff_len}. Raise it, or look at whether they have answers."
+        )
+
+    def _mix(self, chosen: Sequence[_Chosen], setting: str) -> tuple[Mixture, Summary]:
+        data = self._data
+        weights = self._weights([part.source for part in chosen], setting)
+        prepared = self._prepare(chosen, setting)
+        used = [i for i, (_, samples) in enumerate(prepared) if len(samples) and (weights is None or weights[i])]
+        if not used:
+            raise UserError(f"{setting}: every dataset with a weight is empty.")
+        parts = [prepared[i][1] for i in used]
+        mixture = Mixture(parts, data.mix_strategy, None if weights is None else [weights[i] for i in used])
+        summary = self._summary(prepared, setting)
+        if data.mix_strategy != "concat":
+            shares = [(prepared[i][0].source.name, int(n)) for i, n in zip(used, mixture.shares, strict=True)]
+            summary.append(("mix", _describe_mix(shares, "blocks" if self._stage == "pt" else "conversations")))
+        return mixture, summary
+
+    def _weights(self, sources: Sequence[DataSource], setting: str) -> list[float] | None:
+        """One a source, by `interleave_probs` or the sources' own; None where nothing is interleaved."""
+        data, own = self._data, [source.weight for source in sources]
+        if data.mix_strategy == "concat":
+            if any(weight is not None for weight in own):
+                raise UserError(
+                    f"{setting} has weights, and data.mix_strategy is concat, which takes all of each dataset. Use "
+                    f"interleave_under or interleave_over, or leave the weights out."
+                )
+            return None
+        if data.interleave_probs is not None:
+            weights = parse_weights(data.interleave_probs)
+            if len(weights) != len(sources):
+                names = ", ".join(source.name for source in sources)
+                raise UserError(
+                    f"data.interleave_probs has {len(weights)} weights for {len(sources)} datasets ({names})."
+                )
+            return weights
+        if all(weight is None for weight in own):
+            return [1.0] * len(sources)
+        if any(weight is None for weight in own):
+            without = ", ".join(source.name for source in sources if source.weight is None)
+            raise UserError(f"{setting}: {without} has no weight, and others have.")
+        if not sum(weight or 0 for weight in own):
+            raise UserError(f"{setting}: all weights are 0.")
+        return [float(weight or 0) for weight in own]
+
+    def _summary(self, prepared: Sequence[tuple[_Chosen, Prepared]], setting: str) -> Summary:
+        lines: Summary = []
+        for part, samples in prepared:
+            name = f"{part.source.name}: " if len(prepared) > 1 else ""
+            for line in self._describe(part.store, samples):
+                lines.append(("" if lines else setting, name + line))
+        return lines
+
+    def _describe(self, store: TokenStore, samples: Prepared) -> list[str]:
+        tally, cutoff = store.tally, self._data.cutoff_len
+        if isinstance(samples, BlockDataset):
+            empty = f" ({tally.empty:,} empty left out)" if tally.empty else ""
+            tokens = f"{samples.tokens:,} tokens, {len(samples):,} blocks of {cutoff:,}"
+            lines = [f"{samples.documents:,} documents{empty}, {tokens}"]
+        else:
+            lines = [f"{len(samples):,} conversations, {samples.supervised:,} supervised tokens"]
+            if samples.left_out:
+                total = len(samples) + samples.left_out
+                why = f"no supervised token within {cutoff} tokens"
+                lines.append(f"{samples.left_out:,} of {total:,} conversations left out: {why}")
+            if samples.cut:
+                lines.append(f"{samples.cut:,} conversations cut at {cutoff} tokens")
+        if not len(samples):
+            lines.append("nothing of it is used")
+        if tally.rejected:
+            worst = max(tally.rejected.values(), key=lambda kind: kind.count)
+            lines.append(
+                f"{tally.bad:,} of {tally.rows:,} rows cannot be used and are left out, such as {worst.place}: "
+                f"{worst.reason}"
+            )
+        return lines
 
 
-def _split(rows: Dataset, val_size: float, seed: int) -> tuple[Dataset, Dataset]:
-    """Rows drawn by seed, a count or a share (at least one); both parts keep the source's order."""
-    count = int(val_size) if val_size >= 1 else max(1, round(val_size * len(rows)))
-    if count >= len(rows):
-        raise UserError(f"data.val_size takes {count} of {len(rows)} rows; none is left to train on.")
-    drawn = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
-    return rows.select(drawn[count:].sort().values.tolist()), rows.select(drawn[:count].sort().values.tolist())
+def _proportional(count: int, sizes: np.ndarray) -> list[int]:
+    """`count` shared out in proportion to the sizes, none above its size."""
+    exact = count * sizes / max(1, int(sizes.sum()))
+    shares = np.floor(exact).astype(int)
+    shares[np.argsort(shares - exact, kind="stable")[: count - int(shares.sum())]] += 1
+    return [int(share) for share in shares]
+
+
+def _describe_mix(shares: Sequence[tuple[str, int]], unit: str) -> str:
+    total = sum(n for _, n in shares)
+    parts = ", ".join(f"{name} {n / total:.1%} ({n:,})" for name, n in shares)
+    return f"{parts} of {total:,} {unit} an epoch"

@@ -2,151 +2,119 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import xxhash
-from datasets import Dataset
-from transformers import PreTrainedTokenizerBase
 
-from llmtrain.config import DataConfig
-from llmtrain.data.cache import cached_map
+from llmtrain.data.formats import RowFormat, read_conversation
+from llmtrain.data.readers import BadRow
 from llmtrain.data.sample import IGNORED, Sample
-from llmtrain.data.supervision import ChatFormat, Unusable
-from llmtrain.errors import UserError
+from llmtrain.data.store import ENDS, LEARNT, NOT_LEARNT, TokenStore
+from llmtrain.data.supervision import ChatFormat
+from llmtrain.data.tokenise import Document
 
-_ROLES = {"system", "user", "assistant", "tool", "developer"}
+
+class ChatEncoder:
+    """A conversation, its tokens by the chat template, and which of them are learnt."""
+
+    masked = True
+
+    def __init__(
+        self, chat: ChatFormat, layout: RowFormat, *, train_on_prompt: bool = False, mask_history: bool = False
+    ) -> None:
+        """`mask_history`: only the last answer is learnt."""
+        self._chat, self._layout = chat, layout
+        self._train_on_prompt, self._mask_history = train_on_prompt, mask_history
+
+    def key(self) -> dict[str, Any]:
+        return {
+            "stage": "sft",
+            "switches": self._chat.switches,
+            "default_system": self._chat.default_system,
+            "open_ends": self._chat.open_ends,
+            "train_on_prompt": self._train_on_prompt,
+            "mask_history": self._mask_history,
+        }
+
+    def encode(self, rows: list[dict[str, Any]]) -> list[Document | BadRow | None]:
+        return [self._document(row) for row in rows]
+
+    def _document(self, row: dict[str, Any]) -> Document | BadRow:
+        try:
+            conversation = read_conversation(row, self._layout)
+            ids, spans = self._chat.encode(conversation.messages, conversation.tools)
+        except BadRow as fault:
+            return fault
+        learnt = np.full(len(ids), LEARNT if self._train_on_prompt else NOT_LEARNT, np.uint8)
+        for span in spans[-1:] if self._mask_history else spans:
+            learnt[span.start : span.stop] = LEARNT
+            if span.open_end:
+                learnt[span.stop] = ENDS
+        return Document(np.array(ids, np.int32), learnt)
 
 
 class ChatDataset:
-    """One conversation a sample."""
+    """One conversation a sample; those without a learnt token within the cutoff are left out."""
 
-    def __init__(self, rows: Dataset) -> None:
-        """`rows`: columns `input_ids` and `targets`, lists of one length in each row."""
-        self._rows = rows.with_format("numpy")
+    def __init__(self, store: TokenStore, cutoff: int, end_id: int, chosen: np.ndarray | None = None) -> None:
+        """`end_id`: what is learnt where a conversation's turn is closed by no token. `chosen`: numbers of the
+        documents to take, in order (None: all)."""
+        self._store, self._cutoff, self._end_id = store, cutoff, end_id
+        candidates = np.arange(len(store.lengths)) if chosen is None else chosen
+        answered = self._supervised[candidates] > 0
+        self._chosen = candidates[answered]
+        self.left_out = int(len(candidates) - answered.sum())
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._chosen)
 
     def __getitem__(self, index: int) -> Sample:
-        row = self._rows[index]
-        return Sample(np.asarray(row["input_ids"]), np.asarray(row["targets"]))
+        document = int(self._chosen[index])
+        stop = min(int(self._store.lengths[document]), self._cutoff)
+        ids = self._store.read(document, 0, stop).astype(np.int64)
+        learnt = self._store.read_learnt(document, 0, stop)
+        assert learnt is not None
+        # A token cut away is not predicted; the last kept one then ends in the middle and is taught no end.
+        targets = np.full(len(ids), IGNORED, dtype=np.int64)
+        targets[:-1] = np.where(learnt[1:] == LEARNT, ids[1:], IGNORED)
+        targets[:-1][learnt[1:] == ENDS] = self._end_id
+        return Sample(ids, targets)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each sample, int64 [samples]."""
+        return np.minimum(self._store.lengths[self._chosen], self._cutoff)
+
+    @property
+    def cut(self) -> int:
+        """Samples that lost their end to the cutoff."""
+        return int((self._store.lengths[self._chosen] > self._cutoff).sum())
+
+    @property
+    def supervised(self) -> int:
+        """Tokens that are learnt."""
+        return int(self._supervised[self._chosen].sum())
 
     def fingerprint(self) -> str:
         """A digest of all ids and targets in order."""
-        digest = xxhash.xxh3_128()
-        for index in range(len(self)):
-            sample = self[index]
-            for array in (sample.input_ids, sample.targets):
-                digest.update(np.ascontiguousarray(array, dtype=np.int64).data)
-                digest.update(b"|")
+        digest = xxhash.xxh3_128(repr((self._store.fingerprint(), self._cutoff, self._end_id)).encode())
+        digest.update(np.ascontiguousarray(self._chosen, np.int64).data)
         return digest.hexdigest()
 
-
-def build_chat(
-    rows: Dataset, tokenizer: PreTrainedTokenizerBase, settings: DataConfig, field: str
-) -> tuple[ChatDataset, list[tuple[str, str]]]:
-    """Renders and masks `rows` (columns `messages`, `row`); returns the samples with lines for the header.
-
-    Raises:
-        UserError: malformed rows (the first three named), a template whose answers cannot be told apart, or no row with
-            a supervised token.
-    """
-    if not tokenizer.chat_template:
-        raise UserError(
-            "The tokenizer has no chat template, so stage sft cannot render conversations. Use the tokenizer of a chat "
-            "model, or put a chat_template.jinja beside it."
-        )
-    _refuse_malformed(rows, field)
-    choices: dict[str, Any] = {
-        "cutoff_len": settings.cutoff_len,
-        "train_on_prompt": settings.train_on_prompt,
-        "mask_history": settings.mask_history,
-        "enable_thinking": settings.enable_thinking,
-    }
-    encoded = cached_map(
-        rows,
-        partial(_encode_batch, tokenizer=tokenizer, field=field, **choices),
-        tokenizer,
-        {"stage": "sft", **choices},
-        batch_size=settings.preprocessing_batch_size,
-        workers=settings.preprocessing_num_workers,
-        fresh=settings.overwrite_cache,
-    )
-    supervised = np.asarray(encoded["supervised"])
-    kept = np.flatnonzero(supervised > 0)
-    dropped = len(encoded) - len(kept)
-    if len(kept) == 0:
-        raise UserError(
-            f"{field}: {dropped} of {dropped} conversations have no supervised token within data.cutoff_len "
-            f"{settings.cutoff_len}. Raise it, or look at whether they have answers."
-        )
-    cut = int(np.asarray(encoded["cut"])[kept].sum())
-    dataset = ChatDataset(encoded.select(kept).select_columns(["input_ids", "targets"]))
-    lines = [(field, f"{len(dataset):,} conversations, {int(supervised.sum()):,} supervised tokens")]
-    if dropped:
-        why = f"no supervised token within {settings.cutoff_len} tokens"
-        lines.append(("", f"{dropped} of {len(encoded)} conversations left out: {why}"))
-    if cut:
-        lines.append(("", f"{cut} conversations cut at {settings.cutoff_len} tokens"))
-    return dataset, lines
-
-
-def _refuse_malformed(rows: Dataset, field: str, shown: int = 3) -> None:
-    problems: list[str] = []
-    count = 0
-    for row in rows:
-        reason = _malformed(row["messages"])
-        if reason is not None:
-            count += 1
-            if len(problems) < shown:
-                problems.append(f"row {row['row'] + 1}: {reason}")
-    if count:
-        more = f" ({count - shown} more)" if count > shown else ""
-        raise UserError(f"{field}: {count} of {len(rows)} rows are no conversations: {'; '.join(problems)}{more}.")
-
-
-def _malformed(messages: Any) -> str | None:
-    if not isinstance(messages, list) or not messages:
-        return "messages is empty or no list"
-    for number, message in enumerate(messages, 1):
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            return f"message {number} has no role"
-        if message["role"] not in _ROLES:
-            return f"message {number} has the unknown role {message['role']!r}"
-        if not isinstance(message.get("content"), str):
-            return f"message {number} has no text in content"
-    return None
-
-
-def _encode_batch(
-    batch: dict[str, list[Any]],
-    tokenizer: PreTrainedTokenizerBase,
-    field: str,
-    cutoff_len: int,
-    train_on_prompt: bool,
-    mask_history: bool,
-    enable_thinking: bool | None,
-) -> dict[str, list[Any]]:
-    out: dict[str, list[Any]] = {"input_ids": [], "targets": [], "supervised": [], "cut": []}
-    chat = ChatFormat(tokenizer, enable_thinking)
-    for messages, number in zip(batch["messages"], batch["row"], strict=True):
-        # Arrow fills keys that other rows have with null; a template would print them.
-        clean = [{k: v for k, v in message.items() if v is not None} for message in messages]
-        try:
-            ids, spans = chat.encode(clean)
-        except Unusable as reason:
-            raise UserError(f"{field}: row {number + 1}: {reason}.") from reason
-        learnt = np.full(len(ids), train_on_prompt)
-        for start, stop in spans[-1:] if mask_history else spans:
-            learnt[start:stop] = True
-        inputs = np.asarray(ids[:cutoff_len], dtype=np.int32)
-        # A token cut away is not predicted; the last kept one then ends in the middle and is taught no end.
-        targets = np.full(len(inputs), IGNORED, dtype=np.int32)
-        targets[:-1] = np.where(learnt[1 : len(inputs)], inputs[1:], IGNORED)
-        out["input_ids"].append(inputs)
-        out["targets"].append(targets)
-        out["supervised"].append(int((targets != IGNORED).sum()))
-        out["cut"].append(len(ids) > cutoff_len)
-    return out
+    @cached_property
+    def _supervised(self) -> np.ndarray:
+        """Targets within the cutoff, of each document of the store."""
+        learnt, ends, lengths = self._store.learnt, self._store.ends, self._store.lengths
+        assert learnt is not None
+        counts = np.zeros(len(ends), np.int64)
+        block = 1 << 16  # documents at a time: the counts must not need as much memory as the tokens
+        for first in range(0, len(ends), block):
+            part = slice(first, first + block)
+            begin = int(ends[first] - lengths[first])
+            upto = np.concatenate([[0], np.cumsum(learnt[begin : int(ends[part][-1])] != NOT_LEARNT)])
+            starts = ends[part] - lengths[part] - begin
+            # The first token of a document is predicted from nothing.
+            counts[part] = upto[starts + np.minimum(lengths[part], self._cutoff)] - upto[starts + 1]
+        return counts

@@ -7,19 +7,23 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Protocol
 
-import torch
+import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
-from llmtrain.data.sample import MicroBatch, Sample, collate
+from llmtrain.data.sample import Collation, MicroBatch, Sample, collate
 from llmtrain.errors import UserError
 
 
 class Samples(Protocol):
-    """What the loader reads: a map-style dataset."""
+    """What the loader reads: a map-style dataset that knows the order of its samples."""
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        """Samples of an epoch."""
 
     def __getitem__(self, index: int) -> Sample: ...
+
+    def order(self, epoch: int, *, shuffle: bool, seed: int) -> np.ndarray:
+        """Numbers of an epoch's samples, a function of (seed, epoch)."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class Loader:
         shuffle: bool,
         drop_last: bool,
         pad_id: int,
+        collation: Collation = "padded",
         num_workers: int = 0,
         prefetch_factor: int | None = None,
         pin_memory: bool = False,
@@ -71,7 +76,7 @@ class Loader:
         self._global, self._micro = global_batch_size, micro_batch_size
         self._rank, self._ranks = dp_rank, dp_size
         self._seed, self._shuffle = seed, shuffle
-        self._pad_id = pad_id
+        self._collate = partial(_collate, pad_id=pad_id, collation=collation)
         self._workers: dict[str, Any] = {
             "num_workers": num_workers,
             "prefetch_factor": prefetch_factor,
@@ -109,16 +114,9 @@ class Loader:
 
     def _plans(self, epoch: int, start: int) -> list[list[list[int]]]:
         """For each global batch from `start` on, the sample indices of this rank's micro-batches."""
-        order = self._order(epoch)
+        order = self._dataset.order(epoch, shuffle=self._shuffle, seed=self._seed).tolist()
         slices = (order[g * self._global : (g + 1) * self._global] for g in range(start, self.steps_per_epoch))
         return [self._deal(samples) for samples in slices]
-
-    def _order(self, epoch: int) -> list[int]:
-        size = len(self._dataset)
-        if not self._shuffle:
-            return list(range(size))
-        generator = torch.Generator().manual_seed((self._seed * 1_000_003 + epoch) % 2**63)
-        return torch.randperm(size, generator=generator).tolist()
 
     def _deal(self, samples: Sequence[int]) -> list[list[int]]:
         rounds = -(-len(samples) // (self._micro * self._ranks))
@@ -129,7 +127,7 @@ class Loader:
         return DataLoader(
             _Numbered(self._dataset),
             batch_sampler=batches,
-            collate_fn=partial(_collate, pad_id=self._pad_id),
+            collate_fn=self._collate,
             **self._workers,
         )
 
@@ -144,5 +142,5 @@ class _Numbered(Dataset[tuple[int, Sample]]):
         return index, self._dataset[index]
 
 
-def _collate(items: list[tuple[int, Sample]], pad_id: int) -> MicroBatch:
-    return collate([sample for _, sample in items], [number for number, _ in items], pad_id)
+def _collate(items: list[tuple[int, Sample]], pad_id: int, collation: Collation) -> MicroBatch:
+    return collate([sample for _, sample in items], [number for number, _ in items], pad_id, collation)

@@ -2,103 +2,134 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import xxhash
-from datasets import Dataset
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from llmtrain.config import DataConfig
-from llmtrain.data.cache import cached_map
+from llmtrain.data.formats import RowFormat, read_text
+from llmtrain.data.readers import BadRow
 from llmtrain.data.sample import IGNORED, Sample
-from llmtrain.errors import UserError
+from llmtrain.data.store import Documents
+from llmtrain.data.tokenise import Document
+
+
+class TextEncoder:
+    """A text, its tokens by the tokenizer's own rule (its BOS, if it writes one), and the end-of-document token."""
+
+    masked = False
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, layout: RowFormat, eos: int | None) -> None:
+        """`eos`: the token appended to each document that does not end with it, or None."""
+        self._tokenizer, self._layout, self._eos = tokenizer, layout, eos
+
+    def key(self) -> dict[str, Any]:
+        return {"stage": "pt", "eos": self._eos}
+
+    def encode(self, rows: list[dict[str, Any]]) -> list[Document | BadRow | None]:
+        texts: list[str] = []
+        faults: list[BadRow | None] = []
+        for row in rows:
+            try:
+                texts.append(read_text(row, self._layout))
+                faults.append(None)
+            except BadRow as fault:
+                faults.append(fault)
+        encoded = iter(zip(texts, self._ids(texts), strict=True))
+        return [fault or self._document(*next(encoded)) for fault in faults]
+
+    def _document(self, text: str, ids: np.ndarray) -> Document | None:
+        # An empty document is none: it would teach to end what has not begun.
+        if not text:
+            return None
+        if self._eos is not None and not (len(ids) and ids[-1] == self._eos):
+            ids = np.append(ids, np.int32(self._eos))
+        return Document(ids)
+
+    def _ids(self, texts: list[str]) -> list[np.ndarray]:
+        if not texts:
+            return []
+        if self._is_plain:
+            # The tokenizer's core without offsets and masks, which nobody reads here.
+            core = self._tokenizer.backend_tokenizer
+            core.encode_special_tokens = self._tokenizer.split_special_tokens
+            return [np.array(encoding.ids, np.int32) for encoding in core.encode_batch_fast(texts)]
+        rows = self._tokenizer(texts, return_attention_mask=False, verbose=False)["input_ids"]
+        return [np.array(row, np.int32) for row in rows]
+
+    @cached_property
+    def _is_plain(self) -> bool:
+        """Nothing stands between the tokenizer and its core."""
+        kind = type(self._tokenizer)
+        return isinstance(self._tokenizer, PreTrainedTokenizerFast) and all(
+            getattr(kind, name) is getattr(PreTrainedTokenizerFast, name) for name in ("__call__", "_encode_plus")
+        )
 
 
 class BlockDataset:
     """Block i holds tokens [i L, i L + L) of the stream; each predicts its successor in the stream.
 
     So every token but the first is predicted exactly once, also across borders of blocks. The last block may be short.
-    Tokens stay in the memory-mapped Arrow file.
+    Where documents are isolated, they do not see each other and the first token of one is not predicted from the last.
     """
 
-    def __init__(self, tokens: Dataset, length: int) -> None:
-        """`tokens`: rows with a column `input_ids` of int32 lists. `length`: L."""
+    def __init__(
+        self, documents: Documents, length: int, *, chosen: np.ndarray | None = None, isolate: bool = False
+    ) -> None:
+        """`length`: L. `chosen`: numbers of the documents that make the stream, in order (None: all)."""
         self.length = length
-        arrays = [chunk.flatten().to_numpy(zero_copy_only=True) for chunk in tokens.data.column("input_ids").chunks]
-        self._parts = [a for a in arrays if len(a)]
-        self._ends = np.cumsum([len(a) for a in self._parts], dtype=np.int64)
-        self.tokens = int(self._ends[-1]) if self._parts else 0
+        self._documents, self._chosen, self._isolate = documents, chosen, isolate
+        self._lengths = documents.lengths if chosen is None else documents.lengths[chosen]
+        self._ends = np.cumsum(self._lengths, dtype=np.int64)
+        self.tokens = int(self._ends[-1]) if len(self._ends) else 0
+
+    @property
+    def documents(self) -> int:
+        return len(self._ends)
 
     def __len__(self) -> int:
         # The last token of the stream has nothing to predict: a block of it alone would teach nothing.
         return -(-max(0, self.tokens - 1) // self.length)
 
     def __getitem__(self, index: int) -> Sample:
-        window = self._read(index * self.length, min((index + 1) * self.length + 1, self.tokens))
-        inputs = window[: self.length]
-        targets = window[1:]
+        start = index * self.length
+        parts = self._parts(start, min(start + self.length + 1, self.tokens))
+        window = np.concatenate([self._documents.read(*part) for part in parts]).astype(np.int64)
+        inputs, targets = window[: self.length], window[1:]
         if len(targets) < len(inputs):
             targets = np.append(targets, IGNORED)
-        return Sample(inputs, targets)
+        if not self._isolate:
+            return Sample(inputs, targets)
+        ends = np.cumsum([stop - start for _, start, stop in parts])
+        targets = targets.copy()  # it shares the inputs' memory
+        targets[ends[ends <= len(inputs)] - 1] = IGNORED
+        borders = ends[ends < len(inputs)]
+        return Sample(inputs, targets, tuple(np.diff([0, *borders, len(inputs)]).tolist()))
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each block."""
+        starts = np.arange(len(self), dtype=np.int64) * self.length
+        return np.minimum(self.length, self.tokens - starts)
 
     def fingerprint(self) -> str:
-        """A digest of the whole stream and the block length."""
-        digest = xxhash.xxh3_128(str(self.length).encode())
-        for part in self._parts:
-            digest.update(np.ascontiguousarray(part).data)
+        """A digest of the stream, its borders and the block length."""
+        digest = xxhash.xxh3_128(repr((self._documents.fingerprint(), self.length, self._isolate)).encode())
+        if self._chosen is not None:
+            digest.update(np.ascontiguousarray(self._chosen, np.int64).data)
         return digest.hexdigest()
 
-    def _read(self, start: int, end: int) -> np.ndarray:
-        pieces = []
-        part = int(np.searchsorted(self._ends, start, side="right"))
-        while start < end:
-            begin = int(self._ends[part]) - len(self._parts[part])
-            stop = min(end, int(self._ends[part]))
-            pieces.append(self._parts[part][start - begin : stop - begin])
-            start, part = stop, part + 1
-        return np.concatenate(pieces).astype(np.int64)
-
-
-def build_blocks(
-    rows: Dataset, tokenizer: PreTrainedTokenizerBase, settings: DataConfig, field: str
-) -> tuple[BlockDataset, list[tuple[str, str]]]:
-    """Tokenises `rows` (columns `text`, `row`) into blocks of `cutoff_len`; returns them with lines for the header.
-
-    Raises:
-        UserError: a row that is no text, or too little text for a single prediction.
-    """
-    eos = tokenizer.eos_token_id if settings.append_eod else None
-    tokens = cached_map(
-        rows,
-        partial(_tokenise, tokenizer=tokenizer, eos=eos, field=field),
-        tokenizer,
-        {"stage": "pt", "eos": eos},
-        batch_size=settings.preprocessing_batch_size,
-        workers=settings.preprocessing_num_workers,
-        fresh=settings.overwrite_cache,
-    )
-    blocks = BlockDataset(tokens, settings.cutoff_len)
-    if len(blocks) == 0:
-        raise UserError(f"{field}: the texts hold {blocks.tokens} tokens; there is nothing to predict.")
-    lengths = [chunk.value_lengths().to_numpy() for chunk in tokens.data.column("input_ids").chunks]
-    empty = sum(int((chunk == 0).sum()) for chunk in lengths)
-    documents = f"{len(rows) - empty:,} documents" + (f" ({empty:,} empty left out)" if empty else "")
-    summary = f"{documents}, {blocks.tokens:,} tokens, {len(blocks):,} blocks of {settings.cutoff_len:,}"
-    return blocks, [(field, summary)]
-
-
-def _tokenise(
-    batch: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBase, eos: int | None, field: str
-) -> dict[str, list[Any]]:
-    texts = batch["text"]
-    for text, number in zip(texts, batch["row"], strict=True):
-        if not isinstance(text, str):
-            raise UserError(f"{field}: row {number + 1}: its text is {text!r}. Every row needs a text in that column.")
-    ids = tokenizer(texts, return_attention_mask=False, verbose=False)["input_ids"]
-    if eos is not None:
-        ids = [row if row and row[-1] == eos else [*row, eos] for row in ids]
-    # An empty document is none: it would teach to end what has not begun.
-    ids = [row if text else [] for text, row in zip(texts, ids, strict=True)]
-    return {"input_ids": [np.asarray(row, dtype=np.int32) for row in ids]}
+    def _parts(self, start: int, stop: int) -> list[tuple[int, int, int]]:
+        """(document, first, past the last token in it) of the stream's tokens [start, stop)."""
+        parts = []
+        position = int(np.searchsorted(self._ends, start, side="right"))
+        while start < stop:
+            begin = int(self._ends[position] - self._lengths[position])
+            end = min(stop, int(self._ends[position]))
+            document = position if self._chosen is None else int(self._chosen[position])
+            parts.append((document, start - begin, end - begin))
+            start = end
+            position = int(np.searchsorted(self._ends, start, side="right"))
+        return parts

@@ -1,103 +1,247 @@
-"""Rows from files, through the `datasets` library."""
+"""What `data.dataset` names: paths, patterns, mappings and names of a dataset_info.json -> files and their layout."""
 
 from __future__ import annotations
 
+import difflib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from glob import glob
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-import datasets
-import xxhash
-from datasets import Dataset, load_dataset
+import fsspec
 
+from llmtrain.config.data import Source, check_source
+from llmtrain.data.formats import RowFormat
+from llmtrain.data.readers import KINDS, File, HubDataset, kind_of
 from llmtrain.errors import UserError
 
-# Extension -> builder of the `datasets` library. A text file is one document.
-_BUILDERS: dict[str, tuple[str, dict[str, Any]]] = {
-    ".jsonl": ("json", {}),
-    ".json": ("json", {}),
-    ".parquet": ("parquet", {}),
-    ".txt": ("text", {"sample_by": "document"}),
-}
-_COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
-_UNREADABLE = (
-    datasets.exceptions.DatasetGenerationError,
-    datasets.exceptions.DatasetNotFoundError,
-    ValueError,
-    OSError,
-)
+_MEGATRON = (".bin", ".idx")
 
 
-def read_rows(
-    source: str | list[str] | dict[str, Any], column: str, field: str, max_rows: int | None = None
-) -> Dataset:
-    """Rows of `source` with the one column that the stage needs, renamed to `column` (`text` or `messages`).
+@dataclass(frozen=True)
+class DataSource:
+    """One dataset of a run: its files in order, how their rows are laid out, and how much of it is wanted.
 
-    A second column, `row`, is the row's number in the source from 0, which a split of the rows keeps.
+    num_samples: this many samples, drawn by seed; more than there are repeats some.
+    weight: its share where datasets are interleaved, up to a common factor.
+    megatron: `files` are prefixes of .bin/.idx pairs.
+    """
 
-    `source` is a file, folder or glob, a list of them, or {file_name, columns}. Files are read in sorted order. `field`
-    names the setting in messages.
+    name: str
+    files: tuple[File, ...]
+    layout: RowFormat = field(default_factory=RowFormat)
+    num_samples: int | None = None
+    weight: float | None = None
+    megatron: bool = False
+
+
+def resolve_sources(value: Source, dataset_dir: str, setting: str) -> list[DataSource]:
+    """The sources that a setting names, in its order.
+
+    Text is a path, folder or pattern (local, or of any file system that fsspec knows), a name in
+    `dataset_dir`/dataset_info.json, or several of these with commas; `weight, prefix, weight, prefix` are Megatron's
+    blends.
 
     Raises:
-        UserError: nothing there, an unknown or mixed kind of file, unreadable contents, a missing column, no rows.
+        UserError: `setting` with what is not there, or of no known kind.
     """
-    renames: dict[str, str] = {}
-    if isinstance(source, dict):
-        renames = dict(source.get("columns") or {})
-        source = source["file_name"]
-    files = [file for item in ([source] if isinstance(source, str) else source) for file in _expand(item, field)]
-    kinds = {_kind(file, field) for file in files}
-    if len(kinds) > 1:
-        raise UserError(f"{field} mixes kinds of files ({', '.join(sorted(kinds))}); give files of one kind.")
-    builder, options = _BUILDERS[kinds.pop()]
-    try:
-        # The library's cache knows a file by its path and time of change alone; the name adds the size.
-        name = xxhash.xxh3_64_hexdigest(repr([(f, Path(f).stat().st_size) for f in files]).encode())
-        rows = load_dataset(builder, name=name, data_files={"train": files}, split="train", **options)
-    except StopIteration:  # the reader's way to meet a file without a line
-        raise UserError(f"{field}: there is no row in {', '.join(files[:3])}.") from None
-    except _UNREADABLE as error:
-        cause = error.__cause__ or error
-        shown = ", ".join(files[:3]) + (" ..." if len(files) > 3 else "")
-        raise UserError(f"{field}: {shown} cannot be read ({' '.join(str(cause).split())[:300]}).") from error
-    if len(rows) == 0:
-        raise UserError(f"{field}: there is no row in {', '.join(files[:3])}.")
-    wanted = renames.get(column, column)
-    if wanted not in rows.column_names:
+    registry = _Registry(dataset_dir, setting)
+    plain: list[tuple[str | dict[str, Any], float | None]] = [
+        (item, None) for item in (value if isinstance(value, list) else [value])
+    ]
+    items = _blend(value) or plain
+    sources: list[DataSource] = []
+    for item, weight in items:
+        if isinstance(item, dict):
+            sources.append(registry.described(item, item.get("name")))
+            continue
+        for word in _words(item):
+            source = registry.named(word)
+            sources.append(source if weight is None else replace(source, weight=weight))
+    return _distinct([part for source in sources for part in _apart(source, setting)])
+
+
+def _apart(source: DataSource, setting: str) -> list[DataSource]:
+    """Each of Megatron's pairs is a dataset of its own."""
+    if not source.megatron or len(source.files) == 1:
+        return [source]
+    if source.weight is not None or source.num_samples is not None:
         raise UserError(
-            f"{field}: {files[0]} has no column {wanted!r}; it has {', '.join(rows.column_names)}. Name the right one "
-            f"with {{file_name: ..., columns: {{{column}: NAME}}}}."
+            f"{setting}: {source.name} is {len(source.files)} pairs of .bin/.idx; a weight or num_samples needs one."
         )
-    rows = rows.select_columns([wanted])
-    if wanted != column:
-        rows = rows.rename_column(wanted, column)
-    if max_rows is not None:
-        rows = rows.select(range(min(max_rows, len(rows))))
-    return rows.add_column("row", range(len(rows)))
+    return [replace(source, name=_short_name(str(prefix)), files=(prefix,)) for prefix in source.files]
 
 
-def _expand(item: str, field: str) -> list[str]:
-    path = Path(item)
-    if path.is_dir():
-        found = sorted(str(p) for p in path.rglob("*") if p.is_file() and _suffix(p.name) in _BUILDERS)
+def _blend(value: Source) -> list[tuple[str | dict[str, Any], float | None]] | None:
+    """Megatron's `0.3 prefix 0.7 prefix`, as a list or with blanks or commas."""
+    if isinstance(value, str):
+        parts = [part.strip() for part in value.split(",")] if "," in value else value.split()
+    elif isinstance(value, list):
+        parts = [part for part in value if isinstance(part, str)]
+    else:
+        return None
+    weights = [_number(part) for part in parts[::2]]
+    if len(parts) < 2 or len(parts) % 2 or any(weight is None for weight in weights):
+        return None
+    return [(name, weight) for name, weight in zip(parts[1::2], weights, strict=True) if weight is not None]
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _words(text: str) -> list[str]:
+    """A path may hold commas; only where there is no such file they part names."""
+    if "," not in text or Path(text).exists():
+        return [text]
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _distinct(sources: Sequence[DataSource]) -> list[DataSource]:
+    """Names tell the datasets of a run apart in messages and metrics; a second one of the same name gets a number."""
+    seen: dict[str, int] = {}
+    out = []
+    for source in sources:
+        count = seen[source.name] = seen.get(source.name, 0) + 1
+        name = source.name if count == 1 else f"{source.name}#{count}"
+        out.append(replace(source, name=name))
+    return out
+
+
+class _Registry:
+    """A dataset_info.json, read when a name is looked up in it."""
+
+    def __init__(self, folder: str, setting: str) -> None:
+        self._folder, self._setting = Path(folder), setting
+        self._file = self._folder / "dataset_info.json"
+
+    def named(self, word: str) -> DataSource:
+        entries = self._entries()
+        if word in entries:
+            return self.described(entries[word], word, registered=True)
+        files, megatron = self._expand(word, entries)
+        return DataSource(_short_name(word), files, megatron=megatron)
+
+    def described(self, entry: Mapping[str, Any], name: str | None, *, registered: bool = False) -> DataSource:
+        """A source from the fields of a dataset_info.json."""
+        where = f"{self._file}, {name}" if registered else self._setting
+        try:
+            check_source(entry)
+        except ValueError as error:
+            raise UserError(f"{where}: {error}.") from error
+        files, megatron = self._files(entry, where)
+        layout = RowFormat(
+            formatting=entry.get("formatting"),
+            columns=_texts(entry.get("columns")),
+            tags=_texts(entry.get("tags")),
+            ranking=bool(entry.get("ranking", False)),
+        )
+        shown = name or _short_name(str(files[0]))
+        return DataSource(shown, files, layout, entry.get("num_samples"), entry.get("weight"), megatron)
+
+    def _files(self, entry: Mapping[str, Any], where: str) -> tuple[tuple[File, ...], bool]:
+        if entry.get("hf_hub_url"):
+            split = entry.get("split") or "train"
+            return (HubDataset(entry["hf_hub_url"], entry.get("subset"), split, entry.get("folder")),), False
+        given = entry.get("file_name") or entry.get("cloud_file_name")
+        if not given:
+            raise UserError(f"{where} names no file (file_name).")
+        names = [word for item in (given if isinstance(given, list) else [given]) for word in _words(item)]
+        expanded = [self._expand(self._placed(name), {}) for name in names]
+        kinds = {megatron for _, megatron in expanded}
+        if len(kinds) > 1:
+            raise UserError(f"{where} mixes Megatron's .bin/.idx with other files; make them two datasets.")
+        return tuple(file for files, _ in expanded for file in files), kinds.pop()
+
+    def _placed(self, name: str) -> str:
+        """Relative paths are taken from the working folder, or from the folder of dataset_info.json."""
+        if "://" in name or Path(name).exists() or _pair_exists(name):
+            return name
+        beside = self._folder / name
+        return str(beside) if beside.exists() or _pair_exists(str(beside)) else name
+
+    def _entries(self) -> dict[str, Any]:
+        if not self._file.is_file():
+            return {}
+        try:
+            entries = json.loads(self._file.read_text(encoding="utf-8"))
+        except (ValueError, OSError) as error:
+            raise UserError(f"{self._file} cannot be read: {error}.") from error
+        if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
+            raise UserError(f"{self._file} must be a mapping of names to descriptions of datasets.")
+        return entries
+
+    def _expand(self, item: str, entries: Mapping[str, Any]) -> tuple[tuple[File, ...], bool]:
+        """The files of a path, folder or pattern, and whether they are prefixes of Megatron's pairs."""
+        prefix = item.removesuffix(".bin").removesuffix(".idx")
+        if _pair_exists(prefix):
+            return (prefix,), True
+        if "://" in item:
+            return tuple(self._remote(item)), False
+        path = Path(item)
+        if path.is_dir():
+            if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():
+                return (item,), False
+            return self._folder_of(item, [str(p) for p in path.rglob("*") if p.is_file()])
+        found = [item] if path.is_file() else _matches(item)
         if not found:
-            raise UserError(f"{field}: the folder {item} holds no {', '.join(_BUILDERS)} file.")
+            close = difflib.get_close_matches(item, entries, n=1)
+            hint = f" Did you mean {close[0]}, of {self._file}?" if close else ""
+            known = f", and {self._file} has no such name" if entries else ""
+            raise UserError(f"{self._setting}: {item} does not exist{known}.{hint}")
+        for file in found:
+            if kind_of(file) not in KINDS:
+                raise UserError(
+                    f"{self._setting}: {file} is of no known kind; {', '.join(KINDS)} are read, also compressed, and "
+                    f"Megatron's .bin/.idx by their common prefix."
+                )
+        return tuple(found), False
+
+    def _folder_of(self, folder: str, files: Iterable[str]) -> tuple[tuple[File, ...], bool]:
+        names = sorted(files)
+        found = [name for name in names if kind_of(name) in KINDS and PurePosixPath(name).name != "dataset_info.json"]
+        if found:
+            return tuple(found), False
+        pairs = [name.removesuffix(".idx") for name in names if name.endswith(".idx")]
+        if pairs:
+            return tuple(pairs), True
+        raise UserError(f"{self._setting}: the folder {folder} holds no {', '.join(KINDS)} file.")
+
+    def _remote(self, address: str) -> list[str]:
+        try:
+            system, path = fsspec.core.url_to_fs(address)
+            if any(sign in path for sign in "*?["):
+                found = [system.unstrip_protocol(name) for name in sorted(system.glob(path))]
+            elif system.isdir(path):
+                found = [str(f) for f in self._folder_of(address, map(system.unstrip_protocol, system.find(path)))[0]]
+            else:
+                found = [address] if system.exists(path) else []
+        except (OSError, ValueError, ImportError) as error:
+            raise UserError(f"{self._setting}: {address} cannot be looked at: {error}.") from error
+        if not found:
+            raise UserError(f"{self._setting}: {address} does not exist.")
         return found
-    if path.is_file():
-        return [item]
-    found = sorted(f for f in glob(item, recursive=True) if Path(f).is_file())  # noqa: PTH207  Path takes no absolute one
-    if not found:
-        raise UserError(f"{field}: {item} does not exist.")
-    return found
 
 
-def _kind(file: str, field: str) -> str:
-    suffix = _suffix(file)
-    if suffix not in _BUILDERS:
-        raise UserError(f"{field}: {file} is of no known kind; {', '.join(_BUILDERS)} are read, also compressed.")
-    return suffix
+def _pair_exists(prefix: str) -> bool:
+    return all(Path(f"{prefix}{suffix}").is_file() for suffix in _MEGATRON)
 
 
-def _suffix(name: str) -> str:
-    path = Path(name)
-    return Path(path.stem).suffix if path.suffix in _COMPRESSED else path.suffix
+def _matches(pattern: str) -> list[str]:
+    return sorted(f for f in glob(pattern, recursive=True) if Path(f).is_file())  # noqa: PTH207  Path takes no absolute one
+
+
+def _short_name(path: str) -> str:
+    name = PurePosixPath(path.rstrip("/")).name or path
+    while PurePosixPath(name).suffix in {*KINDS, ".gz", ".bz2", ".xz", ".zst"}:
+        name = PurePosixPath(name).stem
+    return name
+
+
+def _texts(value: Any) -> dict[str, str]:
+    return {str(key): str(name) for key, name in (value or {}).items() if name is not None}

@@ -1,7 +1,7 @@
 """A conversation -> its ids by the tokenizer's chat template, and the spans of them that are the assistant's.
 
-A span is everything the model would have to write after its prompt, up to and with the one token that ends the turn.
-What follows that token (a newline, the next turn's header) is not the model's. Spans come from the template's own
+A span is everything that the model would have to write after its prompt, up to and with the one token that ends the
+turn. What follows that token (a newline, the next turn's header) is not the model's. Spans come from the template's own
 `{% generation %}` marks; without such, from renders of the same conversation whose agreement proves both borders.
 Nothing is guessed: where there is no proof, the conversation is refused.
 """
@@ -9,41 +9,56 @@ Nothing is guessed: where there is no proof, the conversation is refused.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 from transformers import PreTrainedTokenizerBase
 
-Message = dict[str, Any]
-Span = tuple[int, int]
+from llmtrain.data.formats import Message
+from llmtrain.data.readers import BadRow
 
 # Stands for an answer's text in a render; no template treats it in a special way, and no text contains it.
 _PLACEHOLDER = "\ue000answer\ue001"
 
 
-class Unusable(Exception):
-    """Why a conversation cannot be used."""
+class Span(NamedTuple):
+    """Tokens [start, stop) are an answer. `open_end`: no end token closes it, and token `stop` stands in its place."""
+
+    start: int
+    stop: int
+    open_end: bool = False
 
 
 @dataclass(frozen=True)
 class ChatFormat:
-    """A tokenizer with a chat template, and the switch that is passed on to it (None: not passed)."""
+    """A tokenizer with a chat template.
+
+    switches: passed on to the template (`enable_thinking`).
+    default_system: the system prompt of conversations that have none.
+    open_ends: the template writes no end token between turns; a model learns to end there all the same.
+    """
 
     tokenizer: PreTrainedTokenizerBase
-    enable_thinking: bool | None
+    switches: dict[str, Any] = field(default_factory=dict)
+    default_system: str | None = None
+    open_ends: bool = False
 
-    def encode(self, messages: list[Message]) -> tuple[list[int], list[Span]]:
+    def encode(
+        self, messages: list[Message], tools: list[dict[str, Any]] | None = None
+    ) -> tuple[list[int], list[Span]]:
         """The ids of the whole conversation, as `apply_chat_template` gives them, and the span of each answer.
 
         Raises:
-            Unusable: the template refuses the conversation, or the borders of an answer cannot be proved.
+            BadRow: the template refuses the conversation, or the borders of an answer cannot be proved.
         """
+        if self.default_system is not None and messages[0]["role"] not in ("system", "developer"):
+            messages = [{"role": "system", "content": self.default_system}, *messages]
         try:
-            return self._marked_spans(messages) if self._marks_answers else self._proved_spans(messages)
-        except (jinja2.TemplateError, TypeError, ValueError) as error:
-            raise Unusable(f"the chat template refuses it: {error}") from error
+            return (self._marked_spans if self._marks_answers else self._proved_spans)(messages, tools)
+        except (jinja2.TemplateError, TypeError, ValueError, KeyError) as error:
+            raise BadRow(f"the chat template refuses it: {error}") from error
 
     @cached_property
     def _marks_answers(self) -> bool:
@@ -57,13 +72,9 @@ class ChatFormat:
         special = set(self.tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
         return frozenset((special - {self.tokenizer.unk_token_id}) | {self.tokenizer.eos_token_id})
 
-    @property
-    def _switches(self) -> dict[str, Any]:
-        return {} if self.enable_thinking is None else {"enable_thinking": self.enable_thinking}
-
-    def _render(self, messages: list[Message], prompt: bool = False) -> str:
+    def _render(self, messages: list[Message], tools: list[dict[str, Any]] | None, prompt: bool = False) -> str:
         text = self.tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=prompt, **self._switches
+            messages, tools=tools, tokenize=False, add_generation_prompt=prompt, **self.switches
         )
         assert isinstance(text, str)
         return text
@@ -72,36 +83,60 @@ class ChatFormat:
         # The template writes the special tokens itself; a second BOS must not come from the tokenizer.
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
-    def _marked_spans(self, messages: list[Message]) -> tuple[list[int], list[Span]]:
+    def _marked_spans(
+        self, messages: list[Message], tools: list[dict[str, Any]] | None
+    ) -> tuple[list[int], list[Span]]:
         encoded: Any = self.tokenizer.apply_chat_template(
-            messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True, **self._switches
+            messages,
+            tools=tools,
+            tokenize=True,
+            return_dict=True,
+            return_assistant_tokens_mask=True,
+            **self.switches,
         )
         ids = list(encoded["input_ids"])
         marks = "".join("1" if mark else "0" for mark in encoded["assistant_masks"])
         runs = [match.span() for match in re.finditer("1+", marks)]
         answers = sum(message["role"] == "assistant" for message in messages)
         if len(runs) != answers:
-            raise Unusable(f"the chat template's {{% generation %}} marks {len(runs)} of its {answers} answers")
-        return ids, [(start, self._end_of_marked(ids, start, stop)) for start, stop in runs]
+            raise BadRow(f"the chat template's {{% generation %}} marks {len(runs)} of its {answers} answers")
+        return ids, [self._closed(ids, start, stop) for start, stop in runs]
 
-    def _end_of_marked(self, ids: list[int], start: int, stop: int) -> int:
+    def _closed(self, ids: list[int], start: int, stop: int) -> Span:
         """The mark may reach up to the end token, to just before it, or over blanks that follow it."""
         last = stop - 1
         while last > start and self._is_blank(ids[last]):
             last -= 1
         if ids[last] in self._special_ids:
-            return last + 1
+            return Span(start, last + 1)
+        if self.open_ends:
+            return self._past_open_end(ids, start, stop)
         while stop < len(ids) and self._is_blank(ids[stop]):
             stop += 1
-        return self._past_end_token(ids, stop)
+        return Span(start, self._past_end_token(ids, stop))
 
-    def _proved_spans(self, messages: list[Message]) -> tuple[list[int], list[Span]]:
-        full = self._render(messages)
+    def _past_open_end(self, ids: list[int], start: int, stop: int) -> Span:
+        if stop < len(ids) and ids[stop] == self.tokenizer.eos_token_id:
+            return Span(start, stop + 1)
+        if stop == len(ids):
+            raise BadRow("the chat template ends with an answer, and no token after it to learn to stop at")
+        return Span(start, stop, open_end=True)
+
+    def _proved_spans(
+        self, messages: list[Message], tools: list[dict[str, Any]] | None
+    ) -> tuple[list[int], list[Span]]:
+        full = self._render(messages, tools)
         ids = self._ids(full)
-        answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
-        return ids, [self._proved_span(messages, i, full, ids) for i in answers]
+        spans = []
+        for index, message in enumerate(messages):
+            if message["role"] == "assistant":
+                prove = self._span_of_calls if message.get("tool_calls") else self._span_of_text
+                spans.append(prove(messages, tools, index, full, ids))
+        return ids, spans
 
-    def _proved_span(self, messages: list[Message], index: int, full: str, ids: list[int]) -> Span:
+    def _span_of_text(
+        self, messages: list[Message], tools: list[dict[str, Any]] | None, index: int, full: str, ids: list[int]
+    ) -> Span:
         """The span of one answer.
 
         Its beginning: the render up to the answer with the generation prompt, which is what the model is given when
@@ -110,24 +145,40 @@ class ChatFormat:
         full one, character by character and token by token.
         """
         number = index + 1
-        if messages[index].get("tool_calls"):
-            raise Unusable(f"message {number} calls tools; that needs a chat template with {{% generation %}}")
         held = {**messages[index], "content": _PLACEHOLDER}
-        before, found, after = self._render([*messages[:index], held, *messages[index + 1 :]]).partition(_PLACEHOLDER)
+        changed = self._render([*messages[:index], held, *messages[index + 1 :]], tools)
+        before, found, after = changed.partition(_PLACEHOLDER)
         if not found or _PLACEHOLDER in after or not full.endswith(after):
-            raise Unusable(f"the chat template does not show where message {number} ends")
+            raise BadRow(f"the chat template does not show where message {number} ends")
         starts = [before]
         if index:
-            prompt = self._render(messages[:index], prompt=True)
+            prompt = self._render(messages[:index], tools, prompt=True)
             # A template without a generation prompt leaves the header to the answer; it is not the model's to write.
-            starts.insert(0 if prompt != self._render(messages[:index]) else 1, prompt)
+            starts.insert(0 if prompt != self._render(messages[:index], tools) else 1, prompt)
         stop_text = full[: len(full) - len(after.lstrip())]
         stop = self._border(stop_text, ids)
         for text in starts:
             start = self._border(text, ids) if stop_text.startswith(text) else None
             if start is not None and stop is not None and start <= stop:
-                return start, self._past_end_token(ids, stop)
-        raise Unusable(f"no token borders the answer in message {number}, as the chat template writes it")
+                return Span(start, self._past_end_token(ids, stop))
+        raise BadRow(f"no token borders the answer in message {number}, as the chat template writes it")
+
+    def _span_of_calls(
+        self, messages: list[Message], tools: list[dict[str, Any]] | None, index: int, full: str, ids: list[int]
+    ) -> Span:
+        """The span of an answer that calls tools: between the render before it and the one up to it, where both begin
+        the full one."""
+        number = index + 1
+        prompt = self._render(messages[:index], tools, prompt=True)
+        upto = self._render(messages[: index + 1], tools).rstrip()
+        if full.startswith(upto) and upto.startswith(prompt):
+            start, stop = self._border(prompt, ids), self._border(upto, ids)
+            if start is not None and stop is not None and start < stop and ids[stop - 1] in self._special_ids:
+                return Span(start, stop)
+        raise BadRow(
+            f"message {number} calls tools, and the chat template does not show where the call begins and ends; use "
+            f"one with {{% generation %}} marks, or a named one (data.template)"
+        )
 
     def _border(self, text: str, ids: list[int]) -> int | None:
         """How many of `ids` are `text`; None where a token reaches across its end."""
@@ -136,12 +187,12 @@ class ChatFormat:
 
     def _past_end_token(self, ids: list[int], index: int) -> int:
         if index == len(ids):
-            raise Unusable(
+            raise BadRow(
                 "the chat template writes no end-of-turn token after the last answer, so a model would not learn to "
                 "stop"
             )
         if ids[index] not in self._special_ids:
-            raise Unusable(
+            raise BadRow(
                 f"the chat template ends an answer with {self.tokenizer.decode([ids[index]])!r}, which is no special "
                 f"token, so a model would not learn to stop"
             )

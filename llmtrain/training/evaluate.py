@@ -17,32 +17,40 @@ from llmtrain.training.metrics import sum_over_ranks
 
 
 @torch.no_grad()
-def evaluate(model: PreTrainedModel, loader: Loader, world: World) -> dict[str, Any]:
-    """Loss over the whole held-out set.
+def evaluate(model: PreTrainedModel, loaders: dict[str, Loader], world: World) -> dict[str, Any]:
+    """Loss over the whole held-out set, and over each of its datasets that has a name.
 
     Every rank runs the same number of batches, empty ones included, so that none waits for another; only real
     tokens are counted.
 
     Returns:
-        eval_loss (nats per supervised token), eval_perplexity, eval_tokens, eval_seconds.
+        eval_loss (nats per supervised token, of all datasets), eval_perplexity, eval_tokens, eval_seconds, and
+        eval_loss_NAME for each dataset.
     """
     start = time.perf_counter()
-    device = world.device.torch_device
     was_training = model.training
     model.eval()
+    losses, tokens = zip(*(_sums(model, loader, world) for loader in loaders.values()), strict=True)
+    model.train(was_training)
+    mean = sum(losses) / max(1, sum(tokens))
+    return {
+        "eval_loss": mean,
+        "eval_perplexity": math.exp(min(mean, 700.0)),
+        "eval_tokens": sum(tokens),
+        "eval_seconds": time.perf_counter() - start,
+        **{f"eval_loss_{n}": s / max(1, t) for n, s, t in zip(loaders, losses, tokens, strict=True) if n},
+    }
+
+
+def _sums(model: PreTrainedModel, loader: Loader, world: World) -> tuple[float, int]:
+    """Sum of the token losses and number of supervised tokens, over all ranks."""
+    device = world.device.torch_device
     loss = torch.zeros((), device=device)
     supervised = 0
     for batch in loader.evaluation_batches():
         supervised += batch.supervised
         batch = batch.to(device)
         loss += summed_loss(model(input_ids=batch.input_ids, use_cache=False).logits, batch.targets)
-    model.train(was_training)
     dist.all_reduce(loss)
     (tokens,) = sum_over_ranks(world, [supervised])
-    mean = loss.item() / max(1, tokens)
-    return {
-        "eval_loss": mean,
-        "eval_perplexity": math.exp(min(mean, 700.0)),
-        "eval_tokens": tokens,
-        "eval_seconds": time.perf_counter() - start,
-    }
+    return loss.item(), int(tokens)

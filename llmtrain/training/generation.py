@@ -37,7 +37,7 @@ def generation_config(
 def answer_ends(dataset: Any, special: set[int], samples: int = 100) -> list[int]:
     """Special tokens that close the answers of a chat dataset, found where supervision ends; cut answers have none."""
     found: Counter[int] = Counter()
-    for index in range(min(samples, len(dataset))):
+    for index in dataset.order(0, shuffle=False, seed=0)[:samples].tolist():
         targets = dataset[index].targets
         supervised = targets[targets != IGNORED]
         if len(supervised) and int(supervised[-1]) in special:

@@ -44,7 +44,7 @@ class Run:
     optimizers: Optimizers
     schedule: Schedule
     loader: Loader
-    eval_loader: Loader | None
+    eval_loaders: dict[str, Loader]
     store: CheckpointStore
     metrics: MetricsFile
     trackers: Trackers
@@ -76,7 +76,7 @@ def run_loop(run: Run) -> Ending:
     run.display.start(run.progress.step, total)
     try:
         with StopRequest() as stop:
-            if run.eval_loader is not None and config.eval_steps and run.progress.step == 0:
+            if run.eval_loaders and config.eval_steps and run.progress.step == 0:
                 _evaluate(run, meter)
             batches = run.loader.batches(run.progress.position)
             while run.progress.step < total:
@@ -92,7 +92,7 @@ def run_loop(run: Run) -> Ending:
                 run.progress.advance(position, counts.tokens)
                 if run.progress.step % config.logging_steps == 0 or run.progress.step == total:
                     _log(run, meter)
-                if run.eval_loader is not None and _is_due(run.progress.step, config.eval_steps, total):
+                if run.eval_loaders and _is_due(run.progress.step, config.eval_steps, total):
                     _evaluate(run, meter)
                 if _save_is_due(run):
                     checkpoint = _save(run, meter)
@@ -185,8 +185,7 @@ def _metrics_row(run: Run, meter: IntervalMeter, reading: Reading) -> dict[str, 
 
 
 def _evaluate(run: Run, meter: IntervalMeter) -> None:
-    assert run.eval_loader is not None
-    result = evaluate(run.model, run.eval_loader, run.world)
+    result = evaluate(run.model, run.eval_loaders, run.world)
     meter.paused_seconds += result["eval_seconds"]
     position = round(_epoch(run.progress.position, run.loader), 6)
     _record(run, {"step": run.progress.step, "epoch": position, **result})
@@ -194,6 +193,9 @@ def _evaluate(run: Run, meter: IntervalMeter) -> None:
         f"step {run.progress.step}  held-out loss {result['eval_loss']:.4f}  "
         f"perplexity {result['eval_perplexity']:,.2f}  ({result['eval_tokens']:,} tokens)"
     )
+    for name in run.eval_loaders:
+        if name:
+            run.display.say(f"    {name}  {result[f'eval_loss_{name}']:.4f}")
 
 
 def _save(run: Run, meter: IntervalMeter) -> Path:

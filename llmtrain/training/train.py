@@ -84,7 +84,7 @@ def train(resolved: Resolved, world: World) -> Ending:
         main_first=lambda: world.main_first(per_node=not config.data.data_shared_file_system),
         is_main=world.is_main,
     )
-    loader, eval_loader = _build_loaders(config, datasets, plan, world, pad_id(tokenizer))
+    loader, eval_loaders = _build_loaders(config, datasets, plan, world, pad_id(tokenizer))
     schedule = plan_schedule(config.training, _total_steps(config, loader))
     identity = _identity(
         config, hf_config, plan, world.broadcast(datasets.train.fingerprint() if world.is_main else None)
@@ -116,7 +116,7 @@ def train(resolved: Resolved, world: World) -> Ending:
         optimizers=optimizers,
         schedule=schedule,
         loader=loader,
-        eval_loader=eval_loader,
+        eval_loaders=eval_loaders,
         store=store,
         metrics=_open_metrics(outputs, world, progress.step if resume_from else None),
         trackers=_start_trackers(config, outputs, world),
@@ -195,7 +195,7 @@ def _fit_vocabulary(hf_config: PreTrainedConfig, tokenizer: PreTrainedTokenizerB
 
 def _build_loaders(
     config: Config, datasets: Datasets, plan: Plan, world: World, padding: int
-) -> tuple[Loader, Loader | None]:
+) -> tuple[Loader, dict[str, Loader]]:
     training = config.training
     workers: dict[str, Any] = {
         "num_workers": training.dataloader_num_workers,
@@ -218,17 +218,18 @@ def _build_loaders(
         **ranks,
         **workers,
     )
-    if datasets.evaluation is None:
-        return loader, None
     micro = training.per_device_eval_batch_size or plan.batch.micro
-    return loader, Loader(
-        datasets.evaluation,
-        global_batch_size=micro * plan.layout.data_ranks,
-        micro_batch_size=micro,
-        shuffle=False,
-        drop_last=False,
-        **ranks,
-    )
+    return loader, {
+        name: Loader(
+            samples,
+            global_batch_size=micro * plan.layout.data_ranks,
+            micro_batch_size=micro,
+            shuffle=False,
+            drop_last=False,
+            **ranks,
+        )
+        for name, samples in datasets.evaluation.items()
+    }
 
 
 def _total_steps(config: Config, loader: Loader) -> int:

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import datasets
 import pytest
 
 from llmtrain.config import DataConfig, ModelConfig
@@ -21,9 +20,8 @@ Build = Callable[..., Datasets]
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    datasets.disable_progress_bars()
+def cache_of_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLMTRAIN_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from datasets import Dataset
 
+from llmtrain.data import store, tokenise
 from tests.data.conftest import BOS_FIRST, Build, chat, edit_tokenizer
 from tests.tiny import TEMPLATE, WORDS, make_tokenizer, write_jsonl
 
@@ -75,7 +75,7 @@ def test_one_change_gives_what_an_empty_cache_gives(
         changed["tokenizer"] = change["tokenizer"](tmp_path / "other")
     after = dump(build(**changed))
     assert after != before
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setenv("LLMTRAIN_CACHE", str(tmp_path / "empty"))
     assert after == dump(build(**changed))
 
 
@@ -104,18 +104,17 @@ def test_the_same_settings_find_the_cache_unless_told_otherwise(
     settings: dict[str, Any] = {"stage": stage, "val_size": val_size}
     settings["source"] = str(write_jsonl(tmp_path / "source.jsonl", ROWS[stage]))
     first = dump(build(**settings))
-    batches: list[int] = []
-    original = Dataset.map
+    written: list[Path] = []
 
-    def watched(self: Dataset, function: Any = None, **options: Any) -> Dataset:
-        ours = "new_fingerprint" in options
-        return original(self, (lambda rows: batches.append(1) or function(rows)) if ours else function, **options)
+    def watched(path: Path, *rest: Any, **more: Any) -> None:
+        written.append(path)
+        store.write_store(path, *rest, **more)
 
-    monkeypatch.setattr(Dataset, "map", watched)
+    monkeypatch.setattr(tokenise, "write_store", watched)
     assert dump(build(**settings)) == first
-    assert not batches
+    assert not written
     assert dump(build(**settings, overwrite_cache=True)) == first
-    assert len(batches) == (2 if val_size else 1)
+    assert len(written) == 1
 
 
 def test_several_processes_make_the_same(build: Build, tmp_path: Path) -> None:

@@ -61,25 +61,25 @@ def test_what_the_generation_prompt_writes_is_not_learned(build: Build) -> None:
 @pytest.mark.parametrize("template", [NEVER_CLOSED, NEVER_CLOSED + "zzz"])
 @pytest.mark.parametrize("answer", ["w2", "w2 <end> w3", "zzz", "w2 <end>"])
 def test_a_turn_without_an_end_token_is_refused_by_row(build: Build, template: str, answer: str) -> None:
-    with pytest.raises(UserError, match=r"row 1: .*learn to stop"):
+    with pytest.raises(UserError, match=r"rows\.jsonl:1: .*learn to stop"):
         build([chat("w1", answer)], template=template)
 
 
 def test_a_template_that_hides_the_answer_is_refused_by_row(build: Build) -> None:
     template = PLAIN.replace("{{ m['content'] }}", "{{ m['content'] | length }}")
-    with pytest.raises(UserError, match=r"row 1: .*does not show where message 2 ends"):
+    with pytest.raises(UserError, match=r"rows\.jsonl:1: .*does not show where message 2 ends"):
         build([chat("w1", "w2")], template=template)
 
 
 def test_an_answer_whose_first_token_reaches_into_its_prompt_is_refused_by_row(build: Build) -> None:
     template = PLAIN.replace("'<bot> '", "'<bot> w8'").replace("%}<bot> {%", "%}<bot> w8{%")
-    with pytest.raises(UserError, match=r"row 1: no token borders the answer in message 2"):
+    with pytest.raises(UserError, match=r"rows\.jsonl:1: no token borders the answer in message 2"):
         build([chat("w1", "w2")], template=template)
 
 
 def test_a_template_that_refuses_a_conversation_is_no_stack_trace(build: Build) -> None:
     template = "{% if messages | length > 2 %}{{ raise_exception('one turn only') }}{% endif %}" + PLAIN
-    with pytest.raises(UserError, match=r"row 2: .*one turn only"):
+    with pytest.raises(UserError, match=r"rows\.jsonl:2: .*one turn only"):
         build([chat("w1", "w2"), TWO_TURNS], template=template)
 
 
@@ -161,22 +161,28 @@ def test_bos_comes_from_the_template_alone(
     ],
 )
 def test_a_malformed_row_is_named_with_its_reason(build: Build, messages: Any, reason: str) -> None:
-    with pytest.raises(UserError, match=rf"1 of 2 rows.*row 2: .*{reason}"):
+    with pytest.raises(UserError, match=rf"(?s)1 of 2 rows.*rows\.jsonl:2: .*{reason}"):
         build([chat("w1", "w2"), {"messages": messages}])
 
 
-def test_the_first_three_malformed_rows_are_shown_and_all_are_counted(build: Build) -> None:
-    with pytest.raises(UserError, match=r"4 of 5 rows.*row 2: .*row 3: .*row 4: .*\(1 more\)"):
-        build([chat("w1", "w2"), *([{"messages": [{"role": "bot", "content": "w1"}]}] * 4)])
+def test_the_first_three_kinds_of_malformed_rows_are_shown_and_all_are_counted(build: Build) -> None:
+    bad: list[Any] = [[], "w1", [{"content": "w1"}], [{"role": "bot", "content": "w1"}], [], [{"content": "w2"}]]
+    with pytest.raises(UserError) as caught:
+        build([chat("w1", "w2"), *({"messages": messages} for messages in bad)])
+    first, *lines = str(caught.value).splitlines()
+    assert "6 of 7 rows of rows cannot be used" in first
+    assert [line.partition("rows.jsonl:")[2].partition(": ")[0] for line in lines[:3]] == ["2", "4", "5"]
+    assert "messages is empty or no list (3 such rows)" in lines[0]
+    assert lines[3:] == []
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_rows_keep_their_numbers_where_some_are_held_out(build: Build, seed: int) -> None:
     rows = [chat("w1", "w2") for _ in range(9)] + [{"messages": [{"role": "bot", "content": "w1"}]}]
-    with pytest.raises(UserError, match="row 10: "):
+    with pytest.raises(UserError, match=r"rows\.jsonl:10: "):
         build(rows, val_size=4, seed=seed)
     template = "{% if messages | length > 2 %}{{ raise_exception('no') }}{% endif %}" + PLAIN
-    with pytest.raises(UserError, match="row 10: "):
+    with pytest.raises(UserError, match=r"rows\.jsonl:10: "):
         build([*rows[:9], TWO_TURNS], val_size=4, seed=seed, template=template)
 
 

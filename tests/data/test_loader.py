@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from llmtrain.data.loader import Loader, Position
+from llmtrain.data.mixture import permutation
 from llmtrain.data.sample import IGNORED, MicroBatch, Sample
 from llmtrain.errors import UserError
 
@@ -26,6 +27,9 @@ class Probe:
     def __getitem__(self, index: int) -> Sample:
         tokens = np.full(1 + index % 3, 10 + index)
         return Sample(tokens, tokens)
+
+    def order(self, epoch: int, *, shuffle: bool, seed: int) -> np.ndarray:
+        return permutation(self.size, seed, epoch) if shuffle else np.arange(self.size)
 
 
 def loader(size: int, **changes: Any) -> Loader:

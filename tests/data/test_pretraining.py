@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from datasets import Dataset, Features, List, Value
 
 from llmtrain.data.pretraining import BlockDataset
 from llmtrain.data.sample import IGNORED
@@ -18,20 +17,24 @@ from tests.data.conftest import BOS_FIRST, Build, edit_tokenizer, read
 from tests.tiny import WORDS, make_tokenizer
 
 
-def documents(*rows: list[int], chunk: int | None = None) -> Dataset:
-    table = Dataset.from_dict({"input_ids": list(rows)}, features=Features({"input_ids": List(Value("int32"))}))
-    if chunk is None:
-        return table
-    from datasets import concatenate_datasets
+class InMemory:
+    """Documents of given tokens."""
 
-    return concatenate_datasets([table.select(range(i, min(i + chunk, len(rows)))) for i in range(0, len(rows), chunk)])
+    def __init__(self, *rows: list[int]) -> None:
+        self._rows = rows
+        self.lengths = np.array([len(row) for row in rows], np.int64)
+
+    def read(self, document: int, start: int, stop: int) -> np.ndarray:
+        return np.array(self._rows[document][start:stop], np.int32)
+
+    def fingerprint(self) -> str:
+        return repr(self._rows)
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 9, 10, 64])
-@pytest.mark.parametrize("chunk", [None, 1, 2])
-def test_every_token_but_the_first_is_predicted_once_by_the_one_before(length: int, chunk: int | None) -> None:
+def test_every_token_but_the_first_is_predicted_once_by_the_one_before(length: int) -> None:
     stream = list(range(100, 110))
-    blocks = BlockDataset(documents([100, 101, 102, 103], [104, 105], [], [106, 107, 108], [109], chunk=chunk), length)
+    blocks = BlockDataset(InMemory([100, 101, 102, 103], [104, 105], [], [106, 107, 108], [109]), length)
     pairs = []
     for index in range(len(blocks)):
         sample = blocks[index]
@@ -42,18 +45,30 @@ def test_every_token_but_the_first_is_predicted_once_by_the_one_before(length: i
 
 
 def test_blocks_survive_the_way_to_a_worker() -> None:
-    blocks = BlockDataset(documents([1, 2, 3], [4, 5]), 2)
+    blocks = BlockDataset(InMemory([1, 2, 3], [4, 5]), 2)
     copy = pickle.loads(pickle.dumps(blocks))
     assert np.array_equal(copy[1].targets, blocks[1].targets)
     assert copy.fingerprint() == blocks.fingerprint()
 
 
-def test_the_fingerprint_is_of_contents_and_order_not_of_chunks() -> None:
-    base = BlockDataset(documents([1, 2], [3, 4]), 2).fingerprint()
-    assert BlockDataset(documents([1, 2], [3, 4], chunk=1), 2).fingerprint() == base
-    others = [documents([3, 4], [1, 2]), documents([1, 2], [3, 5]), documents([1, 2], [3])]
+def test_the_fingerprint_is_of_contents_order_and_blocks() -> None:
+    base = BlockDataset(InMemory([1, 2], [3, 4]), 2).fingerprint()
+    assert BlockDataset(InMemory([1, 2], [3, 4]), 2).fingerprint() == base
+    others = [InMemory([3, 4], [1, 2]), InMemory([1, 2], [3, 5]), InMemory([1, 2], [3])]
     assert base not in {BlockDataset(other, 2).fingerprint() for other in others}
-    assert BlockDataset(documents([1, 2], [3, 4]), 4).fingerprint() != base
+    assert BlockDataset(InMemory([1, 2], [3, 4]), 4).fingerprint() != base
+    assert BlockDataset(InMemory([1, 2], [3, 4]), 2, chosen=np.array([1, 0])).fingerprint() != base
+    assert BlockDataset(InMemory([1, 2], [3, 4]), 2, isolate=True).fingerprint() != base
+
+
+def test_isolated_documents_are_told_by_their_lengths_and_do_not_predict_each_other() -> None:
+    # The stream a b c | d e | f g h i in blocks of 4: a b c d, e f g h, i.
+    blocks = BlockDataset(InMemory([1, 2, 3], [4, 5], [6, 7, 8, 9]), 4, isolate=True)
+    first, second = blocks[0], blocks[1]
+    assert (first.input_ids.tolist(), first.documents) == ([1, 2, 3, 4], (3, 1))
+    assert first.targets.tolist() == [2, 3, IGNORED, 5]
+    assert (second.input_ids.tolist(), second.documents) == ([5, 6, 7, 8], (1, 3))
+    assert second.targets.tolist() == [IGNORED, 7, 8, 9]
 
 
 def test_each_document_ends_with_one_end_token(build: Build) -> None:
@@ -103,5 +118,5 @@ def test_an_empty_document_leaves_no_end_token_and_is_counted(build: Build) -> N
 
 @pytest.mark.parametrize("text", [None, 5])
 def test_a_row_that_is_no_text_is_named(build: Build, text: object) -> None:
-    with pytest.raises(UserError, match=r"data\.dataset: row 2: "):
+    with pytest.raises(UserError, match=r"(?s)data\.dataset: 1 of 2 rows.*rows\.jsonl:2: its text is "):
         build([{"text": "w1"}, {"text": text}], "pt")
