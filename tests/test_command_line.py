@@ -116,7 +116,7 @@ def test_a_config_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> 
         ([{"conversation": []}], ["data.jsonl", "messages", "conversation"]),
         ([], ["data.jsonl"]),
         ([{"messages": [{"role": "user", "content": "w1"}]}] * 4, ["4 of 4"]),
-        ([{"messages": "w1"}], ["1 of 1 rows", "row 1: messages is empty or no list"]),
+        ([{"messages": "w1"}], ["1 of 1 rows", "data.jsonl:1: messages is empty or no list"]),
     ],
     ids=["no such column", "empty", "nothing supervised", "no conversation"],
 )

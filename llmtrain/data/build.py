@@ -145,7 +145,7 @@ class _Builder:
     def _prepare(self, chosen: Sequence[_Chosen], setting: str) -> list[tuple[_Chosen, Prepared]]:
         prepared = [(part, self._samples(part)) for part in chosen]
         if not any(len(samples) for _, samples in prepared):
-            raise UserError(f"{setting}: {self._nothing([samples for _, samples in prepared])}")
+            raise UserError(f"{setting}: {self._nothing(prepared)}")
         return prepared
 
     def _samples(self, part: _Chosen) -> Prepared:
@@ -155,11 +155,14 @@ class _Builder:
         assert isinstance(end, int)
         return ChatDataset(part.store, self._data.cutoff_len, end, part.documents)
 
-    def _nothing(self, samples: Sequence[Prepared]) -> str:
+    def _nothing(self, prepared: Sequence[tuple[_Chosen, Prepared]]) -> str:
+        files = ", ".join(str(file) for part, _ in prepared for file in part.source.files[:3])
+        if not any(len(part.documents) for part, _ in prepared):
+            return f"there is nothing in {files}."
         if self._stage == "pt":
-            tokens = sum(blocks.tokens for blocks in samples if isinstance(blocks, BlockDataset))
-            return f"the texts hold {tokens} tokens; there is nothing to predict."
-        count = sum(chats.left_out for chats in samples if isinstance(chats, ChatDataset))
+            tokens = sum(samples.tokens for _, samples in prepared if isinstance(samples, BlockDataset))
+            return f"the texts of {files} hold {tokens} tokens; there is nothing to predict."
+        count = sum(samples.left_out for _, samples in prepared if isinstance(samples, ChatDataset))
         return (
             f"{count} of {count} conversations have no supervised token within data.cutoff_len "
             f"{self._data.cutoff_len}. Raise it, or look at whether they have answers."
