@@ -19,6 +19,9 @@ PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPO
 by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 SECTIONS = ("model", "data", "parallel", "training", "optimization")
 
+# Files of a run, of a model folder, of a data folder.
+OF_USERS = ("manifest.json", "state.json", "config.yaml", "config.json", "dataset_info.json", "hf/", "output/")
+
 
 def anchor(heading: str) -> str:
     """GitHub's anchor of a heading."""
@@ -49,8 +52,8 @@ def test_settings_that_are_named_exist(page: Path) -> None:
 def test_files_that_are_named_exist(page: Path) -> None:
     roots = [REPOSITORY, REPOSITORY / "llmtrain", page.parent, REPOSITORY / "tests" / "distributed"]
     for name in re.findall(r"`([\w./]+\.(?:py|sh|yaml|json|md|txt|toml)|[\w./]+/)`", page.read_text(encoding="utf-8")):
-        if name in ("manifest.json", "state.json", "config.yaml", "config.json", "hf/", "output/", ".safetensors"):
-            continue  # of a run or of a model folder
+        if name in OF_USERS:
+            continue
         assert any((root / name).exists() for root in roots), name
 
 
