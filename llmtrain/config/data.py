@@ -12,7 +12,6 @@ from pydantic import field_validator
 from llmtrain.config.section import Rule, Section, setting
 
 _STREAM = "streaming datasets are not available in this version"
-_PACK = "packing of conversations is not available in this version"
 _TEMPLATE = "named templates are not available in this version; the tokenizer's own chat template is used"
 
 Source = str | list[str | dict[str, Any]] | dict[str, Any]
@@ -78,6 +77,16 @@ class DataConfig(Section):
     default_system: str | None = setting(
         None, "system prompt of conversations that have none", moot_in_pt="pretraining has no conversations"
     )
+    packing: bool = setting(
+        False,
+        "fill rows of `cutoff_len` with several conversations, which see each other unless `neat_packing` is set",
+        moot_in_pt="pretraining always fills its blocks",
+    )
+    neat_packing: bool = setting(False, "pack, and keep the documents of a row apart")
+    reset_attention_mask: bool = setting(
+        False, "keep the documents of a row apart: no attention between them, positions that start anew"
+    )
+    padding_free: bool = setting(False, "lay the samples of a micro-batch end to end in one row, without padding")
     overwrite_cache: bool = setting(False, "tokenise anew, even where a cache fits")
     tokenized_path: str | None = setting(
         None, "folder that keeps the tokens; null: ~/.cache/llmtrain, or $LLMTRAIN_CACHE"
@@ -90,15 +99,6 @@ class DataConfig(Section):
         None, "named chat template", later=_TEMPLATE, moot_in_pt="pretraining uses no chat template"
     )
     tool_format: str | None = setting(None, "how tools are written", later=_TEMPLATE)
-    packing: bool = setting(
-        False, "several conversations in one row", later=_PACK, moot_in_pt="pretraining always fills its blocks"
-    )
-    neat_packing: bool = setting(False, "pack without attention between conversations", later=_PACK)
-    reset_attention_mask: bool = setting(
-        False,
-        "no attention between the documents of a block",
-        later="isolating the documents of a block is not available in this version",
-    )
     create_attention_mask_in_dataloader: bool = setting(
         False, "dense masks from the loader", later="attention masks are never made dense by the loader"
     )

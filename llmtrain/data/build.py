@@ -11,18 +11,19 @@ import datasets
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from llmtrain.config import Config, DataConfig
+from llmtrain.config import Config, DataConfig, TrainingConfig
 from llmtrain.config.data import Source, parse_weights
 from llmtrain.data.chat import ChatDataset, ChatEncoder
 from llmtrain.data.mixture import Mixture, permutation
+from llmtrain.data.packing import PackedDataset
 from llmtrain.data.pretraining import BlockDataset, TextEncoder
+from llmtrain.data.sample import Collation
 from llmtrain.data.sources import DataSource, resolve_sources
 from llmtrain.data.store import TokenStore
 from llmtrain.data.supervision import ChatFormat
 from llmtrain.data.tokenise import Encoder, tokenise
 from llmtrain.errors import UserError
 
-Prepared = BlockDataset | ChatDataset
 Summary = list[tuple[str, str]]
 # Streams of random numbers of `permutation`, beside those of the epochs.
 _HELD_OUT, _SUBSET = -1, -2
@@ -38,12 +39,39 @@ class Datasets:
 
 
 @dataclass(frozen=True)
+class RowLayout:
+    """What a row of the model holds: whether conversations share rows, whether the documents of a row must not see each
+    other, and how a micro-batch is laid out."""
+
+    packs: bool
+    isolates: bool
+    collation: Collation
+
+
+def row_layout(config: Config) -> RowLayout:
+    data, chat = config.data, config.training.stage == "sft"
+    packs = chat and (data.packing or data.neat_packing)
+    # A conversation with a row of its own has nothing to be kept apart from.
+    isolates = (data.neat_packing or data.reset_attention_mask) and (packs or not chat)
+    return RowLayout(packs, isolates, "flat" if isolates or data.padding_free else "padded")
+
+
+@dataclass(frozen=True)
 class _Chosen:
     """A source's documents that a dataset is made of."""
 
     source: DataSource
     store: TokenStore
     documents: np.ndarray
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """The same as samples; `rows` are what is trained on, packs of samples perhaps."""
+
+    chosen: _Chosen
+    samples: BlockDataset | ChatDataset
+    rows: BlockDataset | ChatDataset | PackedDataset
 
 
 def build_datasets(
@@ -63,12 +91,15 @@ def build_datasets(
     # Only the one that goes first tokenises again; the others take what it has made.
     data = config.data if is_main else config.data.model_copy(update={"overwrite_cache": False})
     with main_first():
-        return _Builder(data, tokenizer, config.training.stage, config.training.seed).build()
+        return _Builder(data, tokenizer, config.training, row_layout(config)).build()
 
 
 class _Builder:
-    def __init__(self, data: DataConfig, tokenizer: PreTrainedTokenizerBase, stage: str, seed: int) -> None:
-        self._data, self._tokenizer, self._stage, self._seed = data, tokenizer, stage, seed
+    def __init__(
+        self, data: DataConfig, tokenizer: PreTrainedTokenizerBase, training: TrainingConfig, layout: RowLayout
+    ) -> None:
+        self._data, self._tokenizer, self._layout = data, tokenizer, layout
+        self._stage, self._seed, self._shuffle = training.stage, training.seed, not training.disable_shuffling
 
     def build(self) -> Datasets:
         data = self._data
@@ -84,10 +115,11 @@ class _Builder:
         train, summary = self._mix([self._repeated(part) for part in chosen], "data.dataset")
         if not held_out:
             return Datasets(train, {}, summary)
-        prepared = self._prepare(held_out, held_name)
-        evaluation = {"": Mixture([samples for _, samples in prepared])}
+        # The held-out loss is that of conversations by themselves, however the training rows are filled.
+        prepared = self._prepare(held_out, held_name, packs=self._layout.packs and self._layout.isolates)
+        evaluation = {"": Mixture([part.rows for part in prepared])}
         if data.eval_on_each_dataset:
-            evaluation = {part.source.name: Mixture([samples]) for part, samples in prepared if len(samples)}
+            evaluation = {part.chosen.source.name: Mixture([part.rows]) for part in prepared if len(part.rows)}
         return Datasets(train, evaluation, [*summary, *self._summary(prepared, held_name)])
 
     def _read(self, value: Source, setting: str) -> list[_Chosen]:
@@ -142,27 +174,35 @@ class _Builder:
             part.source, part.store, np.concatenate([*[part.documents] * (wanted // count), part.documents[extra]])
         )
 
-    def _prepare(self, chosen: Sequence[_Chosen], setting: str) -> list[tuple[_Chosen, Prepared]]:
-        prepared = [(part, self._samples(part)) for part in chosen]
-        if not any(len(samples) for _, samples in prepared):
+    def _prepare(self, chosen: Sequence[_Chosen], setting: str, *, packs: bool) -> list[_Prepared]:
+        prepared = []
+        for part in chosen:
+            samples = self._samples(part)
+            prepared.append(_Prepared(part, samples, self._pack(samples) if packs else samples))
+        if not any(len(part.rows) for part in prepared):
             raise UserError(f"{setting}: {self._nothing(prepared)}")
         return prepared
 
-    def _samples(self, part: _Chosen) -> Prepared:
+    def _samples(self, part: _Chosen) -> BlockDataset | ChatDataset:
         if self._stage == "pt":
-            return BlockDataset(part.store, self._data.cutoff_len, chosen=part.documents)
+            isolate = self._layout.isolates
+            return BlockDataset(part.store, self._data.cutoff_len, chosen=part.documents, isolate=isolate)
         end = self._tokenizer.eos_token_id
         assert isinstance(end, int)
         return ChatDataset(part.store, self._data.cutoff_len, end, part.documents)
 
-    def _nothing(self, prepared: Sequence[tuple[_Chosen, Prepared]]) -> str:
-        files = ", ".join(str(file) for part, _ in prepared for file in part.source.files[:3])
-        if not any(len(part.documents) for part, _ in prepared):
+    def _pack(self, samples: BlockDataset | ChatDataset) -> PackedDataset:
+        isolate, shuffle = self._layout.isolates, self._shuffle
+        return PackedDataset(samples, self._data.cutoff_len, isolate=isolate, shuffle=shuffle, seed=self._seed)
+
+    def _nothing(self, prepared: Sequence[_Prepared]) -> str:
+        files = ", ".join(str(file) for part in prepared for file in part.chosen.source.files[:3])
+        if not any(len(part.chosen.documents) for part in prepared):
             return f"there is nothing in {files}."
         if self._stage == "pt":
-            tokens = sum(samples.tokens for _, samples in prepared if isinstance(samples, BlockDataset))
+            tokens = sum(part.samples.tokens for part in prepared if isinstance(part.samples, BlockDataset))
             return f"the texts of {files} hold {tokens} tokens; there is nothing to predict."
-        count = sum(samples.left_out for _, samples in prepared if isinstance(samples, ChatDataset))
+        count = sum(part.samples.left_out for part in prepared if isinstance(part.samples, ChatDataset))
         return (
             f"{count} of {count} conversations have no supervised token within data.cutoff_len "
             f"{self._data.cutoff_len}. Raise it, or look at whether they have answers."
@@ -171,16 +211,18 @@ class _Builder:
     def _mix(self, chosen: Sequence[_Chosen], setting: str) -> tuple[Mixture, Summary]:
         data = self._data
         weights = self._weights([part.source for part in chosen], setting)
-        prepared = self._prepare(chosen, setting)
-        used = [i for i, (_, samples) in enumerate(prepared) if len(samples) and (weights is None or weights[i])]
+        prepared = self._prepare(chosen, setting, packs=self._layout.packs)
+        used = [i for i, part in enumerate(prepared) if len(part.rows) and (weights is None or weights[i])]
         if not used:
             raise UserError(f"{setting}: every dataset with a weight is empty.")
-        parts = [prepared[i][1] for i in used]
+        parts = [prepared[i].rows for i in used]
         mixture = Mixture(parts, data.mix_strategy, None if weights is None else [weights[i] for i in used])
         summary = self._summary(prepared, setting)
         if data.mix_strategy != "concat":
-            shares = [(prepared[i][0].source.name, int(n)) for i, n in zip(used, mixture.shares, strict=True)]
-            summary.append(("mix", _describe_mix(shares, "blocks" if self._stage == "pt" else "conversations")))
+            names = [prepared[i].chosen.source.name for i in used]
+            shares = [(name, int(n)) for name, n in zip(names, mixture.shares, strict=True)]
+            unit = "blocks" if self._stage == "pt" else "packed rows" if self._layout.packs else "conversations"
+            summary.append(("mix", _describe_mix(shares, unit)))
         return mixture, summary
 
     def _weights(self, sources: Sequence[DataSource], setting: str) -> list[float] | None:
@@ -210,20 +252,22 @@ class _Builder:
             raise UserError(f"{setting}: all weights are 0.")
         return [float(weight or 0) for weight in own]
 
-    def _summary(self, prepared: Sequence[tuple[_Chosen, Prepared]], setting: str) -> Summary:
+    def _summary(self, prepared: Sequence[_Prepared], setting: str) -> Summary:
         lines: Summary = []
-        for part, samples in prepared:
-            name = f"{part.source.name}: " if len(prepared) > 1 else ""
-            for line in self._describe(part.store, samples):
+        for part in prepared:
+            name = f"{part.chosen.source.name}: " if len(prepared) > 1 else ""
+            for line in self._describe(part):
                 lines.append(("" if lines else setting, name + line))
         return lines
 
-    def _describe(self, store: TokenStore, samples: Prepared) -> list[str]:
-        tally, cutoff = store.tally, self._data.cutoff_len
+    def _describe(self, part: _Prepared) -> list[str]:
+        tally, samples, cutoff = part.chosen.store.tally, part.samples, self._data.cutoff_len
         if isinstance(samples, BlockDataset):
             empty = f" ({tally.empty:,} empty left out)" if tally.empty else ""
             tokens = f"{samples.tokens:,} tokens, {len(samples):,} blocks of {cutoff:,}"
             lines = [f"{samples.documents:,} documents{empty}, {tokens}"]
+            if self._layout.isolates:
+                lines.append("the documents of a block do not see each other")
         else:
             lines = [f"{len(samples):,} conversations, {samples.supervised:,} supervised tokens"]
             if samples.left_out:
@@ -232,6 +276,12 @@ class _Builder:
                 lines.append(f"{samples.left_out:,} of {total:,} conversations left out: {why}")
             if samples.cut:
                 lines.append(f"{samples.cut:,} conversations cut at {cutoff} tokens")
+        if isinstance(part.rows, PackedDataset):
+            seen = "do not see" if self._layout.isolates else "see"
+            full = f"{part.rows.density:.1%} full"
+            lines.append(
+                f"{len(part.rows):,} rows of {cutoff:,} tokens, {full}; the conversations of a row {seen} each other"
+            )
         if not len(samples):
             lines.append("nothing of it is used")
         if tally.rejected:

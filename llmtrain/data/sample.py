@@ -11,10 +11,10 @@ import torch
 
 IGNORED = -100
 
-# How a micro-batch is laid out. `padded`: a row a sample, padded on the right; each row is one sequence. `rows`: the
-# same with positions that start anew at each document, from which attention masks are made. `flat`: one row, documents
-# end to end without padding between them, with their lengths for attention that runs each by itself.
-Collation = Literal["padded", "rows", "flat"]
+# How a micro-batch is laid out. `padded`: a row a sample, padded on the right; each row is one sequence. `flat`: one
+# row, documents end to end without padding between them, with positions that start anew and the documents' lengths, for
+# attention that keeps them apart.
+Collation = Literal["padded", "flat"]
 
 
 @dataclass(frozen=True)
@@ -75,25 +75,26 @@ def collate(
 
     No samples give one row that counts for nothing: a rank without data still joins every collective.
     """
-    rows = [list(samples)] if collation == "flat" or not samples else [[sample] for sample in samples]
+    flat = collation == "flat"
+    rows = [list(samples)] if flat or not samples else [[sample] for sample in samples]
     sizes = [sum(len(sample.input_ids) for sample in row) for row in rows]
     width = max(sizes)
-    if width == 0 or min(sizes) < width or collation == "flat":
+    if width == 0 or min(sizes) < width or flat:
         width = max(multiple_of, -(-width // multiple_of) * multiple_of)
-    lengths = [[n for sample in row for n in sample.lengths] for row in rows]
-    padded = [[*found, width - size] if size < width else found for found, size in zip(lengths, sizes, strict=True)]
-    positions = None
-    if collation != "padded":
-        positions = torch.stack([torch.cat([torch.arange(n) for n in row]) for row in padded])
+    lengths = [n for sample in samples for n in sample.lengths]
+    documents = positions = None
+    if flat:
+        documents = (*lengths, width - sizes[0]) if sizes[0] < width else tuple(lengths)
+        positions = torch.cat([torch.arange(n) for n in documents]).unsqueeze(0)
     return MicroBatch(
         _rows([[sample.input_ids for sample in row] for row in rows], width, pad_id),
         _rows([[sample.targets for sample in row] for row in rows], width, IGNORED),
         tokens=sum(sizes),
         supervised=sum(int((sample.targets != IGNORED).sum()) for sample in samples),
-        squared_lengths=sum(n * n for row in lengths for n in row),
+        squared_lengths=sum(n * n for n in lengths),
         sample_ids=tuple(sample_ids),
         position_ids=positions,
-        documents=tuple(padded[0]) if collation == "flat" else None,
+        documents=documents,
     )
 
 

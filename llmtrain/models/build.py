@@ -8,7 +8,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from llmtrain.errors import UserError
-from llmtrain.models.attention import CAUSAL_SDPA, choose_attention
+from llmtrain.models.attention import CAUSAL_SDPA, choose_attention, why_not_packed
 
 
 def build_skeleton(
@@ -16,6 +16,7 @@ def build_skeleton(
     dtype: torch.dtype,
     *,
     attn_implementation: str | None = None,
+    packed: bool = False,
     trust_remote_code: bool = False,
 ) -> PreTrainedModel:
     """Builds the causal language model of `hf_config` without memory for its parameters.
@@ -24,10 +25,14 @@ def build_skeleton(
     would have to be made again by code that guesses how. Tied parameters are one object from here on, which is what
     FSDP2 looks at.
 
+    Args:
+        packed: rows hold documents that must not see each other.
+
     Raises:
-        UserError: transformers has no causal language model for this config, or the attention asked for is missing.
+        UserError: transformers has no causal language model for this config, the attention asked for is missing, or
+            this model cannot keep documents apart.
     """
-    attention = choose_attention(hf_config, attn_implementation)
+    attention = choose_attention(hf_config, attn_implementation, packed=packed)
     try:
         model = _build(hf_config, dtype, attention, trust_remote_code)
         if attention == CAUSAL_SDPA and not (model._supports_attention_backend and model._supports_sdpa):
@@ -36,6 +41,13 @@ def build_skeleton(
     except (ImportError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"The model of type {hf_config.model_type} cannot be built: {reason}") from error
+    if packed:
+        why = why_not_packed(model)
+        if why:
+            raise UserError(
+                f"The documents of a row cannot be kept apart in a model of type {hf_config.model_type}: {why}. Turn "
+                f"off data.neat_packing, data.reset_attention_mask and data.padding_free."
+            )
     model.tie_weights()
     return model
 

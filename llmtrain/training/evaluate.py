@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from llmtrain.data.loader import Loader
 from llmtrain.runtime.world import World
-from llmtrain.training.loss import summed_loss
+from llmtrain.training.loss import batch_loss
 from llmtrain.training.metrics import sum_over_ranks
 
 
@@ -49,8 +49,7 @@ def _sums(model: PreTrainedModel, loader: Loader, world: World) -> tuple[float, 
     supervised = 0
     for batch in loader.evaluation_batches():
         supervised += batch.supervised
-        batch = batch.to(device)
-        loss += summed_loss(model(input_ids=batch.input_ids, use_cache=False).logits, batch.targets)
+        loss += batch_loss(model, batch.to(device))
     dist.all_reduce(loss)
     (tokens,) = sum_over_ranks(world, [supervised])
     return loss.item(), int(tokens)

@@ -24,7 +24,7 @@ from llmtrain.runtime.seeds import seed_step
 from llmtrain.runtime.world import World
 from llmtrain.training.display import Display
 from llmtrain.training.evaluate import evaluate
-from llmtrain.training.loss import summed_loss
+from llmtrain.training.loss import batch_loss
 from llmtrain.training.metrics import Counts, IntervalMeter, MetricsFile, Reading, max_over_ranks, sum_over_ranks
 from llmtrain.training.optimizer import Optimizers
 from llmtrain.training.schedule import Schedule
@@ -125,7 +125,7 @@ def _step(run: Run, micro_batches: list[MicroBatch], counts: Counts, meter: Inte
         last = number + 1 == len(micro_batches)
         set_gradient_sync(run.model, last or not parallel.defer_gradient_sync)
         batch = batch.to(device)
-        loss = summed_loss(run.model(input_ids=batch.input_ids, use_cache=False).logits, batch.targets)
+        loss = batch_loss(run.model, batch)
         # By the tokens of the global batch: gradients are then summed over micro-batches and ranks, never averaged.
         (loss / max(1, counts.supervised)).backward()
         loss_sum += loss.detach()

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import torch
 from torch.nn import functional
+from transformers import PreTrainedModel
 
-from llmtrain.data.sample import IGNORED
+from llmtrain.data.sample import IGNORED, MicroBatch
+from llmtrain.models.attention import packed_inputs
+
+
+def batch_loss(model: PreTrainedModel, batch: MicroBatch) -> torch.Tensor:
+    """Sum of the token losses of a micro-batch that lies on the model's device."""
+    inputs = {"input_ids": batch.input_ids, "use_cache": False}
+    if batch.documents is not None:
+        inputs["position_ids"] = batch.position_ids
+        inputs |= packed_inputs(model.config._attn_implementation, batch.documents, batch.input_ids.device)
+    return summed_loss(model(**inputs).logits, batch.targets)
 
 
 def summed_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

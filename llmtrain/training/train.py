@@ -19,7 +19,7 @@ import llmtrain
 from llmtrain.checkpoint.export import export_hf
 from llmtrain.checkpoint.store import CheckpointStore
 from llmtrain.config import Config, Resolved
-from llmtrain.data.build import Datasets, build_datasets
+from llmtrain.data.build import Datasets, build_datasets, row_layout
 from llmtrain.data.loader import Loader, Position
 from llmtrain.data.tokenizer import load_tokenizer, pad_id
 from llmtrain.errors import UserError
@@ -208,6 +208,7 @@ def _build_loaders(
         "dp_size": plan.layout.data_ranks,
         "seed": training.seed,
         "pad_id": padding,
+        "collation": row_layout(config).collation,
     }
     loader = Loader(
         datasets.train,
@@ -245,6 +246,7 @@ def _skeleton(config: Config, hf_config: PreTrainedConfig) -> PreTrainedModel:
         hf_config,
         DTYPES[config.training.master_dtype],
         attn_implementation=config.model.attn_implementation,
+        packed=row_layout(config).collation == "flat",
         trust_remote_code=config.model.trust_remote_code,
     )
 

@@ -189,7 +189,7 @@ DEVIATIONS: dict[str, Any] = {
 }
 OURS = {
     "model": {"model_type", "config_overrides", "attn_implementation"},
-    "data": {"on_bad_row"},
+    "data": {"on_bad_row", "padding_free"},
     "parallel": {"cpu_offload", "defer_gradient_sync"},
     "training": {
         "warmup_steps", "decay_ratio", "global_batch_size", "per_device_eval_batch_size", "momentum", "muon_momentum",

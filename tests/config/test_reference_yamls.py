@@ -54,8 +54,6 @@ REFUSED = {
     ],
     "tune_gpt_oss_20b_128k_fsdp2_A3": [
         f"7: data.template is 'gpt', but {NO_TEMPLATES}",
-        "12: data.packing is true, but only false can be used: "
-        "packing of conversations is not available in this version",
         "27: parallel.cp_size is 32, but only 1 can be used: context parallelism is not available in this version",
     ],
     "tune_gpt_oss_20b_varlen_fsdp2_A3": [f"7: data.template is 'gpt', but {NO_TEMPLATES}"],

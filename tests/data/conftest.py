@@ -47,7 +47,7 @@ def build(tmp_path: Path) -> Build:
         config: Any = SimpleNamespace(
             model=ModelConfig(model_type="qwen3", tokenizer_name_or_path=str(tokenizer), **(model or {})),
             data=DataConfig(dataset=source, **data),
-            training=SimpleNamespace(stage=stage, seed=seed),
+            training=SimpleNamespace(stage=stage, seed=seed, disable_shuffling=False),
         )
         return build_datasets(config, load_tokenizer(config), main_first=nullcontext, is_main=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,7 @@ def test_max_samples_takes_the_first_rows(build: Build) -> None:
 @pytest.mark.parametrize(("name", "content"), [("a.jsonl", ""), ("a.json", "[]"), ("a.csv", "text")])
 def test_files_without_a_row_are_refused(build: Build, tmp_path: Path, name: str, content: str) -> None:
     (tmp_path / name).write_text(content, encoding="utf-8")
-    with pytest.raises(UserError, match=r"data\.dataset: .*nothing to predict"):
+    with pytest.raises(UserError, match=r"data\.dataset: there is nothing in .*" + re.escape(name)):
         build(source=str(tmp_path / name), stage="pt")
 
 

@@ -11,7 +11,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from llmtrain.data import loader
 from llmtrain.parallel import gradients
-from llmtrain.training import loop, metrics, optimizer, schedule, state, train
+from llmtrain.training import loop, loss, metrics, optimizer, schedule, state, train
 
 Patches = list[Any]
 MUTATIONS: dict[str, Callable[[], Patches]] = {}
@@ -82,8 +82,8 @@ def never_clip() -> Patches:
 
 @mutation
 def shift_targets_once_more() -> Patches:
-    original = loop.summed_loss
-    return [mock.patch.object(loop, "summed_loss", lambda logits, targets: original(logits, targets.roll(-1, dims=1)))]
+    original = loss.summed_loss
+    return [mock.patch.object(loss, "summed_loss", lambda logits, targets: original(logits, targets.roll(-1, dims=1)))]
 
 
 @mutation

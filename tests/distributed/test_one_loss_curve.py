@@ -37,6 +37,8 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "r2-units": (2, {"parallel": {"fsdp_modules": ["model.layers.{*}.mlp", "model.layers.{0-1}.self_attn"]}}),
     "r2-ignored": (2, {"parallel": {"ignored_modules": ["model.layers.{*}.input_layernorm", "lm_head"]}}),
     "r2-eager": (2, {"model": {"attn_implementation": "eager"}}),
+    "r2-padding-free": (2, {"data": {"padding_free": True}}),
+    "r2-padding-free-eager": (2, {"data": {"padding_free": True}, "model": {"attn_implementation": "eager"}}),
     "r4-fsdp4": (4, {"training": {"per_device_train_batch_size": 1}}),
     "r4-hsdp-2x2": (4, {"parallel": {"fsdp_size": 2}}),
     "r4-hsdp-2x2-deferred": (

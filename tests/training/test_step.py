@@ -18,7 +18,7 @@ from llmtrain.errors import UserError
 from llmtrain.parallel.gradients import clip_gradients, gradient_norm
 from llmtrain.runtime.seeds import seed_step
 from llmtrain.runtime.world import World
-from llmtrain.training import loop, train
+from llmtrain.training import loop, loss, train
 from llmtrain.training.muon import orthogonalise
 from llmtrain.training.optimizer import build_optimizers
 from tests.distributed.launch import losses, metrics, norms, steady
@@ -81,10 +81,10 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(
         number = run_.progress.step + 1
         weights[number - 1] = {n: p.full_tensor().detach().clone() for n, p in run_.model.named_parameters()}
         poison = (lambda logits, targets: logits.sum() * math.inf) if number in (3, 4) else loop_loss
-        with mock.patch.object(loop, "summed_loss", poison):
+        with mock.patch.object(loss, "summed_loss", poison):
             original(run_, *args)
 
-    loop_loss = loop.summed_loss
+    loop_loss = loss.summed_loss
     with mock.patch.object(loop, "_step", step):
         run(tiny_config(files, "out", training={"max_steps": 6, "optimizer": optimizer, "momentum": 0.9}))
     same = {n: all(torch.equal(weights[n][k], weights[n + 1][k]) for k in weights[n]) for n in range(5)}
@@ -95,7 +95,7 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(
 
 def test_too_many_bad_steps_in_a_row_stop_the_run(run: Callable[..., Any], files: Path) -> None:
     refusal = pytest.raises(UserError, match="3 steps in a row up to step 3 had gradients that are not finite")
-    with mock.patch.object(loop, "summed_loss", lambda logits, targets: logits.sum() * math.nan), refusal:
+    with mock.patch.object(loss, "summed_loss", lambda logits, targets: logits.sum() * math.nan), refusal:
         run(tiny_config(files, "out", training={"max_skipped_steps": 3}))
     rows = metrics(files / "out")
     assert [row["skipped_steps"] for row in rows] == [1, 2, 3]
