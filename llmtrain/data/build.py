@@ -126,6 +126,11 @@ class _Builder:
         """Each source's documents; of one with fewer `num_samples` than documents, so many drawn by the seed."""
         chosen = []
         for source in resolve_sources(value, self._data.dataset_dir, setting):
+            if source.megatron:
+                raise UserError(
+                    f"{setting}: {source.name} is a pair of .bin and .idx; Megatron's files cannot be read in this "
+                    f"version. Name the texts that they were made from."
+                )
             store = tokenise(source, self._encoder(source), self._tokenizer, self._data, setting)
             count = len(store.lengths)
             documents = np.arange(count)
