@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from llmtrain.config import json_schema, load_config, render_config, render_help
+from llmtrain.config import Resolved, json_schema, load_config, render_config, render_help
 from llmtrain.errors import UserError
 
 USAGE = """\
 usage: torchrun [--nproc_per_node N] train_fsdp2.py CONFIG.yaml [--section.field value ...]
        llmtrain train CONFIG.yaml [--section.field value ...]      one process, without torchrun
+       llmtrain data CONFIG.yaml [--rank R --world-size N --steps K --json] [--section.field value ...]
+                                                                   what the model will see; loads no model
 
 options:
   --print-config   show the resolved config with the origin of each value, and exit
@@ -27,12 +30,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["train"]:
         return train_command(words[1:])
+    if words[:1] == ["data"]:
+        return data_command(words[1:])
     sys.stdout.write(USAGE)
     return 0 if words[:1] in (["--help"], ["-h"], []) else 2
 
 
 def train_command(argv: Sequence[str]) -> int:
     """Parses, builds, trains. Returns the exit code: 0 done (or stopped by a signal with a checkpoint), else 1."""
+    return _command(argv, _train)
+
+
+def _command(argv: Sequence[str], act: Callable[[Resolved], None]) -> int:
     flags = {"--print-config", "--help", "-h", "--schema", "--debug"}
     asked = {word for word in argv if word in flags}
     words = [word for word in argv if word not in flags]
@@ -46,7 +55,7 @@ def train_command(argv: Sequence[str]) -> int:
         resolved = load_config(words)
         if "--print-config" in asked:
             return _print(render_config(resolved), speaks)
-        _run(resolved)
+        act(resolved)
         return 0
     except UserError as error:
         if "--debug" in asked:
@@ -60,7 +69,30 @@ def train_command(argv: Sequence[str]) -> int:
         return 130
 
 
-def _run(resolved) -> None:  # type: ignore[no-untyped-def]
+def data_command(argv: Sequence[str]) -> int:
+    """Shows the data of a config. Returns the exit code."""
+    parser = argparse.ArgumentParser("llmtrain data", add_help=False, allow_abbrev=False)
+    parser.add_argument("--rank", type=int, default=0)
+    parser.add_argument("--world-size", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    options, words = parser.parse_known_args(argv)
+
+    def act(resolved: Resolved) -> None:
+        from llmtrain.training.preview import preview
+
+        preview(
+            resolved.config,
+            rank=options.rank,
+            world_size=options.world_size,
+            steps=options.steps,
+            as_json=options.json,
+        )
+
+    return _command(words, act)
+
+
+def _train(resolved: Resolved) -> None:
     """Imports what is heavy only here: a wrong key is told without waiting for torch and transformers."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     from llmtrain.runtime.world import close_world, open_world
@@ -77,3 +109,7 @@ def _print(text: str, speaks: bool) -> int:
     if speaks:
         print(text)
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
