@@ -8,9 +8,8 @@ device for every forward pass. An attention function that is registered without 
 apart by these lengths alone: transformers' own way, masks from positions that start anew, depends on each class handing
 its positions on, and some do not. `packed` (scaled dot product attention) and `packed_eager` attend each document by
 itself, so that the cost is the sum of their squared lengths and no mask of the whole row is ever made; `packed_flex`
-skips the blocks in which no pair of tokens meets. Where layers do not see everything before them (windows, chunks),
-they are given transformers' rule for a pair of tokens in place of a mask, and ask it where a document is longer than
-the window.
+skips the blocks in which no pair of tokens meets. In place of a mask they are given transformers' rule for a pair of
+tokens, and ask it, about places within a document, where the document is longer than a layer's window or chunk.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -78,7 +78,11 @@ def why_not_packed(model: PreTrainedModel) -> str | None:
 def packed_inputs(attention: str | None, documents: tuple[int, ...], device: torch.device) -> dict[str, Any]:
     """What a model is given beside ids and positions for a row of documents of these lengths."""
     if attention in _PACKED.values():
-        return {"documents": documents}
+        # A mask of padding that masks nothing keeps transformers from looking at the positions, see above.
+        return {
+            "documents": documents,
+            "attention_mask": torch.ones(1, sum(documents), dtype=torch.bool, device=device),
+        }
     # The names by which transformers hands lengths to flash attention.
     ends = torch.tensor((0, *documents), device=device).cumsum(0).to(torch.int32)
     longest = max(documents)
@@ -87,9 +91,9 @@ def packed_inputs(attention: str | None, documents: tuple[int, ...], device: tor
 
 @dataclass
 class _Rule:
-    """In place of a mask: which tokens of a row see each other; made once for each forward pass and kind of layer.
+    """In place of a mask: which tokens of a document see each other; made once for each forward pass and kind of layer.
 
-    sees: (batch, head, query, key) -> bool, for indices that broadcast.
+    sees: (batch, head, query, key) -> bool, for places in a document that broadcast.
     plain_up_to: documents of so many tokens see all before them (None: all documents do).
     blocks: what flex attention has made of it.
     """
@@ -98,16 +102,12 @@ class _Rule:
     plain_up_to: int | None
     blocks: Any = None
 
-    def mask(self, index: torch.Tensor) -> torch.Tensor | None:
-        """For documents at `index` [documents, length] of the row: bool [documents, 1, length, length]; None where
-        causality says it all."""
-        length = index.shape[1]
+    def mask(self, length: int, device: torch.device) -> torch.Tensor | None:
+        """For documents of so many tokens: bool [1, 1, length, length]; None where causality says it all."""
         if self.plain_up_to is None or length <= self.plain_up_to:
             return None
-        zero = torch.zeros((), dtype=torch.long, device=index.device)
-        seen = self.sees(zero, zero, index[:, None, :, None], index[:, None, None, :])
-        # Padding repeats a document's last token, which must not see itself twice.
-        return seen & torch.ones(length, length, dtype=torch.bool, device=index.device).tril()
+        zero, places = torch.zeros((), dtype=torch.long, device=device), torch.arange(length, device=device)
+        return self.sees(zero, zero, places[None, None, :, None], places[None, None, None, :])
 
 
 def _keep_rule(
@@ -130,24 +130,24 @@ class _Group:
 @lru_cache(maxsize=64)
 def _group(documents: tuple[int, ...], device: torch.device) -> tuple[list[_Group], torch.Tensor]:
     """Documents of like lengths together, and where each token of the row stands among the groups' tokens."""
-    lengths = torch.tensor(documents)
-    starts = lengths.cumsum(0) - lengths
-    by_length = sorted((n for n in range(len(documents)) if documents[n]), key=lambda n: -documents[n])
+
+    def on_device(numbers: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(numbers).to(device, non_blocking=True)
+
+    lengths = np.array(documents)
+    starts = lengths.cumsum() - lengths
+    by_length = np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)]
     groups, places, first = [], [], 0
     while first < len(by_length):
-        longest = documents[by_length[first]]
-        last = first
-        while last < len(by_length) and documents[by_length[last]] >= _ALIKE * longest:
-            last += 1
-        members = torch.tensor(by_length[first:last])
-        offsets = torch.arange(longest).expand(len(members), -1)
-        real = offsets < lengths[members, None]
-        index = starts[members, None] + torch.minimum(offsets, lengths[members, None] - 1)
+        longest = int(lengths[by_length[first]])
+        last = first + int((lengths[by_length[first:]] >= _ALIKE * longest).sum())
+        members, offsets = by_length[first:last, None], np.arange(longest)
+        index = starts[members] + np.minimum(offsets, lengths[members] - 1)
+        real = offsets < lengths[members]
+        groups.append(_Group(on_device(index), None if real.all() else on_device(np.flatnonzero(real))))
         places.append(index[real])
-        chosen = None if bool(real.all()) else real.flatten().nonzero().flatten().to(device)
-        groups.append(_Group(index.to(device), chosen))
         first = last
-    return groups, torch.cat(places).argsort().to(device)
+    return groups, on_device(np.concatenate(places).argsort())
 
 
 def packed_attention(
@@ -155,7 +155,7 @@ def packed_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: _Rule | None,
+    attention_mask: Any,
     dropout: float = 0.0,
     scaling: float | None = None,
     documents: tuple[int, ...] | None = None,
@@ -179,12 +179,12 @@ def packed_attention(
     Raises:
         UserError: the model does not hand on what attention needs to keep documents apart.
     """
-    documents = _checked(documents, module, query, kwargs)
+    documents, rule = _checked(documents, attention_mask, module, query, kwargs)
     groups, places = _group(documents, query.device)
     outputs = []
     for group in groups:
         q, k, v = (tensor[0][:, group.index].transpose(0, 1) for tensor in (query, key, value))
-        mask = attention_mask.mask(group.index) if isinstance(attention_mask, _Rule) else None
+        mask = rule.mask(group.index.shape[1], query.device)
         if fused and softcap is None and s_aux is None:
             out, _ = sdpa_attention_forward(module, q, k, v, mask, dropout=dropout, scaling=scaling, is_causal=True)
         else:
@@ -199,35 +199,38 @@ def packed_flex(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: _Rule,
+    attention_mask: Any,
     documents: tuple[int, ...] | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """`packed_attention` by flex attention; returns as transformers' own function does."""
-    documents = _checked(documents, module, query, kwargs)
-    if attention_mask.blocks is None:
-        numbers = torch.arange(len(documents)).repeat_interleave(torch.tensor(documents)).to(query.device)
-        sees, tokens = attention_mask.sees, query.shape[2]
+    documents, rule = _checked(documents, attention_mask, module, query, kwargs)
+    if rule.blocks is None:
+        lengths = torch.tensor(documents)
+        numbers = torch.arange(len(documents)).repeat_interleave(lengths).to(query.device)
+        starts = (lengths.cumsum(0) - lengths).to(query.device)
 
         def within(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-            return (numbers[q] == numbers[k]) & sees(b, h, q, k)
+            start = starts[numbers[q]]
+            return (numbers[q] == numbers[k]) & rule.sees(b, h, q - start, k - start)
 
-        attention_mask.blocks = create_block_mask(within, None, None, tokens, tokens, device=query.device)
-    return flex_attention_forward(module, query, key, value, attention_mask.blocks, **kwargs)
+        tokens = query.shape[2]
+        rule.blocks = create_block_mask(within, None, None, tokens, tokens, device=query.device)
+    return flex_attention_forward(module, query, key, value, rule.blocks, **kwargs)
 
 
 def _checked(
-    documents: tuple[int, ...] | None, module: nn.Module, query: torch.Tensor, kwargs: dict[str, Any]
-) -> tuple[int, ...]:
-    if documents is None or kwargs.get("position_bias") is not None:
+    documents: tuple[int, ...] | None, mask: Any, module: nn.Module, query: torch.Tensor, kwargs: dict[str, Any]
+) -> tuple[tuple[int, ...], _Rule]:
+    if documents is None or not isinstance(mask, _Rule) or kwargs.get("position_bias") is not None:
         raise UserError(
-            f"{type(module).__name__} does not hand the lengths of the documents on to its attention, or adds a bias "
-            f"of its own, so the documents of a row cannot be kept apart. Turn off data.neat_packing, "
+            f"{type(module).__name__} does not hand the lengths of the documents on to its attention, or has a mask or "
+            f"a bias of its own, so the documents of a row cannot be kept apart. Turn off data.neat_packing, "
             f"data.reset_attention_mask and data.padding_free for this model."
         )
     if query.shape[0] != 1 or query.shape[2] != sum(documents):
         raise RuntimeError(f"documents of {sum(documents)} tokens for a query of shape {tuple(query.shape)}")
-    return documents
+    return documents, mask
 
 
 def _explicit(

@@ -45,6 +45,20 @@ class HostReads(TorchDispatchMode):
 def test_the_host_reads_the_device_once_a_logging_interval(
     run: Callable[..., Any], files: Path, optimizer: str, every: int, expected: int
 ) -> None:
+    training = {"logging_steps": every, "optimizer": optimizer}
+    assert reads_of_12_steps(run, files, training=training) == expected
+
+
+@pytest.mark.parametrize("layout", [{"padding_free": True}, {"neat_packing": True}])
+@pytest.mark.parametrize("attention", [None, "eager"])
+def test_packed_rows_are_not_looked_at_by_the_host(
+    run: Callable[..., Any], files: Path, layout: dict[str, bool], attention: str | None
+) -> None:
+    training, model = {"logging_steps": 100, "global_batch_size": 2}, {"attn_implementation": attention}
+    assert reads_of_12_steps(run, files, training=training, data=layout, model=model) == 1
+
+
+def reads_of_12_steps(run: Callable[..., Any], files: Path, training: dict[str, Any], **sections: Any) -> int:
     reads = HostReads()
     tolist = torch.Tensor.tolist
 
@@ -65,8 +79,8 @@ def test_the_host_reads_the_device_once_a_logging_interval(
             log(*args)
 
     with mock.patch.object(loop, "_step", step), mock.patch.object(loop, "_log", logged):
-        run(tiny_config(files, "out", training={"max_steps": 12, "logging_steps": every, "optimizer": optimizer}))
-    assert reads.count == expected
+        run(tiny_config(files, "out", training={"max_steps": 12, **training}, **sections))
+    return reads.count
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon"])
