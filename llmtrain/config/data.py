@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import field_validator
@@ -23,10 +23,29 @@ SOURCE_FIELDS = (
     "script_url",
 )
 _FORMATTINGS = ("alpaca", "sharegpt", "openai")
-_COLUMNS = (
-    *("text", "prompt", "query", "response", "history", "messages", "system", "tools", "chosen", "rejected", "kto_tag"),
-)
-_TAGS = ("role_tag", "content_tag", "user_tag", "assistant_tag", "observation_tag", "function_tag", "system_tag")
+# The names of dataset_info.json for what a row holds, and what they stand for unless `columns` or `tags` say otherwise.
+COLUMNS = {
+    "text": "text",
+    "prompt": "instruction",
+    "query": "input",
+    "response": "output",
+    "history": "history",
+    "messages": "messages",
+    "system": "system",
+    "tools": "tools",
+    "chosen": "chosen",
+    "rejected": "rejected",
+    "kto_tag": "kto_tag",
+}
+TAGS = {
+    "role_tag": "from",
+    "content_tag": "value",
+    "user_tag": "human",
+    "assistant_tag": "gpt",
+    "observation_tag": "observation",
+    "function_tag": "function_call",
+    "system_tag": "system",
+}
 _ELSEWHERE = {
     "script_url": "loading scripts are not run",
     "ms_hub_url": "only the Hugging Face hub is read; download the files and give file_name",
@@ -193,7 +212,7 @@ def check_source(entry: Mapping[str, Any]) -> None:
         raise ValueError("file_name must be a path or a list of paths")
     if entry.get("formatting") not in (None, *_FORMATTINGS):
         raise ValueError(f"formatting is {entry['formatting']!r}; known are {', '.join(_FORMATTINGS)}")
-    for key, known in (("columns", _COLUMNS), ("tags", _TAGS)):
+    for key, known in (("columns", COLUMNS), ("tags", TAGS)):
         names = entry.get(key) or {}
         if not isinstance(names, Mapping) or not all(isinstance(name, str | None) for name in names.values()):
             raise ValueError(f"{key} must be a mapping of names to names")
@@ -208,7 +227,7 @@ def check_source(entry: Mapping[str, Any]) -> None:
         raise ValueError(f"weight is {weight!r}; it takes a number from 0 on")
 
 
-def _refuse_unknown(given: Iterable[str], known: Sequence[str], prefix: str) -> None:
+def _refuse_unknown(given: Iterable[str], known: Collection[str], prefix: str) -> None:
     for key in given:
         if key not in known:
             close = difflib.get_close_matches(str(key), known, n=1)

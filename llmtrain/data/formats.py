@@ -7,34 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from llmtrain.config.data import COLUMNS, TAGS
 from llmtrain.data.readers import BadRow
 
 Message = dict[str, Any]
 Formatting = Literal["alpaca", "sharegpt", "openai"]
 
-# The names of dataset_info.json for what a row holds, and the columns they stand for unless `columns` says otherwise.
-COLUMNS = {
-    "text": "text",
-    "prompt": "instruction",
-    "query": "input",
-    "response": "output",
-    "history": "history",
-    "messages": "messages",
-    "system": "system",
-    "tools": "tools",
-    "chosen": "chosen",
-    "rejected": "rejected",
-    "kto_tag": "kto_tag",
-}
-TAGS = {
-    "role_tag": "from",
-    "content_tag": "value",
-    "user_tag": "human",
-    "assistant_tag": "gpt",
-    "observation_tag": "observation",
-    "function_tag": "function_call",
-    "system_tag": "system",
-}
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 

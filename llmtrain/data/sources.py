@@ -14,7 +14,7 @@ import fsspec
 
 from llmtrain.config.data import Source, check_source
 from llmtrain.data.formats import RowFormat
-from llmtrain.data.readers import KINDS, File, HubDataset, kind_of
+from llmtrain.data.readers import COMPRESSIONS, KINDS, File, HubDataset, kind_of
 from llmtrain.errors import UserError
 
 _MEGATRON = (".bin", ".idx")
@@ -238,7 +238,7 @@ def _matches(pattern: str) -> list[str]:
 
 def _short_name(path: str) -> str:
     name = PurePosixPath(path.rstrip("/")).name or path
-    while PurePosixPath(name).suffix in {*KINDS, ".gz", ".bz2", ".xz", ".zst"}:
+    while PurePosixPath(name).suffix in {*KINDS, *COMPRESSIONS}:
         name = PurePosixPath(name).stem
     return name
 

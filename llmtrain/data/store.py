@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -139,7 +139,7 @@ def write_store(folder: Path, chunks: Iterable[tuple[Encoded, Tally]], dtype: st
         (unfinished / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
 
 
-def find_or_write(folder: Path, fresh: bool, write: Any) -> None:
+def find_or_write(folder: Path, fresh: bool, write: Callable[[Path], None]) -> None:
     """Calls `write(folder)` unless the folder is there; of several processes one writes and the others wait for it.
 
     With `fresh` an existing folder is replaced.

@@ -13,7 +13,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from llmtrain.config import Config
-from llmtrain.data.build import build_datasets, row_layout
+from llmtrain.data.build import build_datasets
 from llmtrain.data.loader import Loader, Position
 from llmtrain.data.mixture import Mixture
 from llmtrain.data.sample import IGNORED, MicroBatch
@@ -21,6 +21,7 @@ from llmtrain.data.tokenizer import load_tokenizer, pad_id
 from llmtrain.errors import UserError
 from llmtrain.runtime.mesh import plan_layout
 from llmtrain.training.batch import plan_batch
+from llmtrain.training.loaders import training_loader
 
 _BAR = 40  # characters of the histogram's longest bar
 
@@ -48,21 +49,10 @@ def preview(config: Config, *, rank: int, world_size: int, steps: int, as_json: 
     if steps < 1 or world_size < 1 or not 0 <= rank < world_size:
         raise UserError(f"--rank {rank} --world-size {world_size} --steps {steps}: a rank from 0 on, below the size.")
     layout = plan_layout(world_size, config.parallel.fsdp_size)
-    batch, training = plan_batch(config.training, layout.data_ranks), config.training
+    batch = plan_batch(config.training, layout.data_ranks)
     tokenizer = load_tokenizer(config)
     datasets = build_datasets(config, tokenizer, main_first=nullcontext, is_main=True)
-    loader = Loader(
-        datasets.train,
-        global_batch_size=batch.total,
-        micro_batch_size=batch.micro,
-        dp_rank=rank,
-        dp_size=layout.data_ranks,
-        seed=training.seed,
-        shuffle=not training.disable_shuffling,
-        drop_last=training.dataloader_drop_last,
-        pad_id=pad_id(tokenizer),
-        collation=row_layout(config).collation,
-    )
+    loader = training_loader(config, datasets, batch, rank=rank, padding=pad_id(tokenizer))
     found = _sequences(loader, datasets.train, rank, steps)
     if as_json:
         for sequence in found:

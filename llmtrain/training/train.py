@@ -19,7 +19,7 @@ import llmtrain
 from llmtrain.checkpoint.export import export_hf
 from llmtrain.checkpoint.store import CheckpointStore
 from llmtrain.config import Config, Resolved
-from llmtrain.data.build import Datasets, build_datasets, row_layout
+from llmtrain.data.build import build_datasets, row_layout
 from llmtrain.data.loader import Loader, Position
 from llmtrain.data.tokenizer import load_tokenizer, pad_id
 from llmtrain.errors import UserError
@@ -37,6 +37,7 @@ from llmtrain.training.batch import BatchPlan, plan_batch
 from llmtrain.training.display import Display
 from llmtrain.training.generation import generation_config
 from llmtrain.training.header import header_rows
+from llmtrain.training.loaders import evaluation_loaders, training_loader
 from llmtrain.training.loop import Ending, Run, run_loop
 from llmtrain.training.metrics import MetricsFile
 from llmtrain.training.optimizer import build_optimizers
@@ -84,7 +85,9 @@ def train(resolved: Resolved, world: World) -> Ending:
         main_first=lambda: world.main_first(per_node=not config.data.data_shared_file_system),
         is_main=world.is_main,
     )
-    loader, eval_loaders = _build_loaders(config, datasets, plan, world, pad_id(tokenizer))
+    place: dict[str, Any] = {"rank": world.rank, "padding": pad_id(tokenizer)}
+    loader = training_loader(config, datasets, plan.batch, pin_memory=world.device.type != "cpu", **place)
+    eval_loaders = evaluation_loaders(config, datasets, plan.batch, **place)
     schedule = plan_schedule(config.training, _total_steps(config, loader))
     identity = _identity(
         config, hf_config, plan, world.broadcast(datasets.train.fingerprint() if world.is_main else None)
@@ -191,46 +194,6 @@ def _fit_vocabulary(hf_config: PreTrainedConfig, tokenizer: PreTrainedTokenizerB
             f"tokenizer of this model (model.tokenizer_name_or_path), or for a model from scratch set "
             f"model.config_overrides.vocab_size: {needed}."
         )
-
-
-def _build_loaders(
-    config: Config, datasets: Datasets, plan: Plan, world: World, padding: int
-) -> tuple[Loader, dict[str, Loader]]:
-    training = config.training
-    workers: dict[str, Any] = {
-        "num_workers": training.dataloader_num_workers,
-        "prefetch_factor": training.dataloader_prefetch_factor,
-        "pin_memory": training.dataloader_pin_memory and world.device.type != "cpu",
-        "persistent_workers": training.dataloader_persistent_workers,
-    }
-    ranks: dict[str, Any] = {
-        "dp_rank": world.rank,
-        "dp_size": plan.layout.data_ranks,
-        "seed": training.seed,
-        "pad_id": padding,
-        "collation": row_layout(config).collation,
-    }
-    loader = Loader(
-        datasets.train,
-        global_batch_size=plan.batch.total,
-        micro_batch_size=plan.batch.micro,
-        shuffle=not training.disable_shuffling,
-        drop_last=training.dataloader_drop_last,
-        **ranks,
-        **workers,
-    )
-    micro = training.per_device_eval_batch_size or plan.batch.micro
-    return loader, {
-        name: Loader(
-            samples,
-            global_batch_size=micro * plan.layout.data_ranks,
-            micro_batch_size=micro,
-            shuffle=False,
-            drop_last=False,
-            **ranks,
-        )
-        for name, samples in datasets.evaluation.items()
-    }
 
 
 def _total_steps(config: Config, loader: Loader) -> int:

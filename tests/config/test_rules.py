@@ -144,7 +144,9 @@ def test_settings_that_do_not_go_together(sections: dict[str, dict[str, Any]], m
     ],
 )
 def test_settings_that_go_together(sections: dict[str, dict[str, Any]]) -> None:
-    Config.from_dict(minimal(**sections))
+    config = Config.from_dict(minimal(**sections)).to_dict()
+    for section, fields in sections.items():
+        assert {name: config[section][name] for name in fields} == fields
 
 
 def test_a_rule_is_silent_about_a_value_that_cannot_be_read() -> None:
