@@ -12,7 +12,6 @@ from pydantic import field_validator
 from llmtrain.config.section import Rule, Section, setting
 
 _STREAM = "streaming datasets are not available in this version"
-_TEMPLATE = "named templates are not available in this version; the tokenizer's own chat template is used"
 
 Source = str | list[str | dict[str, Any]] | dict[str, Any]
 
@@ -92,6 +91,16 @@ class DataConfig(Section):
     mask_history: bool = setting(
         False, "learn only the last answer of a conversation", moot_in_pt="pretraining learns every token"
     )
+    template: str | None = setting(
+        None,
+        "chat template, by name or as a .jinja file; null: the tokenizer's own",
+        moot_in_pt="pretraining uses no chat template",
+    )
+    tool_format: str | None = setting(
+        None,
+        "how tools and calls are written, in place of the named template's own way",
+        moot_in_pt="pretraining uses no chat template",
+    )
     enable_thinking: bool | None = setting(True, "passed on to chat templates that know it; null: not passed")
     default_system: str | None = setting(
         None, "system prompt of conversations that have none", moot_in_pt="pretraining has no conversations"
@@ -114,10 +123,6 @@ class DataConfig(Section):
     preprocessing_num_workers: int | None = setting(None, "processes that tokenise", ge=1)
     data_shared_file_system: bool = setting(False, "all nodes see one file system: one rank tokenises for all of them")
 
-    template: str | None = setting(
-        None, "named chat template", later=_TEMPLATE, moot_in_pt="pretraining uses no chat template"
-    )
-    tool_format: str | None = setting(None, "how tools are written", later=_TEMPLATE)
     create_attention_mask_in_dataloader: bool = setting(
         False, "dense masks from the loader", later="attention masks are never made dense by the loader"
     )
@@ -169,6 +174,11 @@ class DataConfig(Section):
             yield Rule(("mask_history", "train_on_prompt"), "and data.train_on_prompt exclude each other; choose one")
         if self.val_size and self.eval_dataset is not None:
             yield Rule(("val_size", "eval_dataset"), "and data.eval_dataset exclude each other; give one")
+        if self.tool_format is not None and self.template is None:
+            yield Rule(
+                ("tool_format",),
+                "has a meaning for a named data.template only; the tokenizer's own writes tools its way",
+            )
         if self.interleave_probs is not None and self.mix_strategy == "concat":
             yield Rule(
                 ("interleave_probs", "mix_strategy"),

@@ -145,8 +145,8 @@ class _Builder:
             return TextEncoder(tokenizer, source.layout, tokenizer.eos_token_id if data.append_eod else None)
         if not tokenizer.chat_template:
             raise UserError(
-                "The tokenizer has no chat template, so stage sft cannot render conversations. Use the tokenizer of a "
-                "chat model, or put a chat_template.jinja beside it."
+                "The tokenizer has no chat template, so stage sft cannot render conversations. Name one "
+                "(data.template), or use the tokenizer of a chat model."
             )
         switches: dict[str, Any] = {}
         if data.enable_thinking is not None:

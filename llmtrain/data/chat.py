@@ -33,7 +33,6 @@ class ChatEncoder:
             "stage": "sft",
             "switches": self._chat.switches,
             "default_system": self._chat.default_system,
-            "open_ends": self._chat.open_ends,
             "train_on_prompt": self._train_on_prompt,
             "mask_history": self._mask_history,
         }

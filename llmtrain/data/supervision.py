@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jinja2
 from transformers import PreTrainedTokenizerBase
 
+from llmtrain.data.chat_templates import Header, end_ids, read_header
 from llmtrain.data.formats import Message
 from llmtrain.data.readers import BadRow
 
@@ -37,40 +38,71 @@ class ChatFormat:
 
     switches: passed on to the template (`enable_thinking`).
     default_system: the system prompt of conversations that have none.
-    open_ends: the template writes no end token between turns; a model learns to end there all the same.
     """
 
     tokenizer: PreTrainedTokenizerBase
     switches: dict[str, Any] = field(default_factory=dict)
     default_system: str | None = None
-    open_ends: bool = False
 
     def encode(
         self, messages: list[Message], tools: list[dict[str, Any]] | None = None
     ) -> tuple[list[int], list[Span]]:
         """The ids of the whole conversation, as `apply_chat_template` gives them, and the span of each answer.
 
+        Where the template ends with an answer and no token to stop at, the end-of-sequence token follows.
+
         Raises:
-            BadRow: the template refuses the conversation, or the borders of an answer cannot be proved.
+            BadRow: the template refuses the conversation or has no place for a part of it, or the borders of an answer
+                cannot be proved.
         """
         if self.default_system is not None and messages[0]["role"] not in ("system", "developer"):
             messages = [{"role": "system", "content": self.default_system}, *messages]
+        if self._header.ends:  # one of the named ones, which know one kind of system prompt
+            messages = [{**m, "role": "system"} if m["role"] == "developer" else m for m in messages]
+        self._refuse_unwritten(messages, tools)
         try:
-            return (self._marked_spans if self._marks_answers else self._proved_spans)(messages, tools)
+            ids, spans = (self._marked_spans if self._marks_answers else self._proved_spans)(messages, tools)
         except (jinja2.TemplateError, TypeError, ValueError, KeyError) as error:
             raise BadRow(f"the chat template refuses it: {error}") from error
+        for span in spans:
+            end = self.tokenizer.eos_token_id if span.open_end else ids[span.stop - 1]
+            if ids[span.start : span.stop].count(end) != (0 if span.open_end else 1):
+                token = self.tokenizer.decode([end])
+                raise BadRow(
+                    f"an answer holds {token!r}, the token that ends it, in its text; a model would stop there"
+                )
+        return ids, spans
+
+    def _refuse_unwritten(self, messages: list[Message], tools: list[dict[str, Any]] | None) -> None:
+        """What the template does not mention would be lost without a word."""
+        held = {"tools": bool(tools)} | {
+            part: any(message.get(part) for message in messages) for part in ("tool_calls", "reasoning_content")
+        }
+        for part, present in held.items():
+            if present and part not in self._template:
+                raise BadRow(
+                    f"has {part}, for which the chat template has no place; choose one that has (data.template)"
+                )
+
+    @cached_property
+    def _template(self) -> str:
+        return str(self.tokenizer.get_chat_template())
+
+    @cached_property
+    def _header(self) -> Header:
+        return read_header(self._template)
 
     @cached_property
     def _marks_answers(self) -> bool:
-        template = self.tokenizer.get_chat_template()
-        return self.tokenizer.is_fast and re.search(r"\{%-?\s*generation\s*-?%\}", template) is not None
+        return self.tokenizer.is_fast and re.search(r"\{%-?\s*generation\s*-?%\}", self._template) is not None
 
     @cached_property
     def _special_ids(self) -> frozenset[int]:
         """What may end a turn; not the unknown token, which stands for any text (unless it is eos as well)."""
         added = self.tokenizer.added_tokens_decoder
         special = set(self.tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
-        return frozenset((special - {self.tokenizer.unk_token_id}) | {self.tokenizer.eos_token_id})
+        ends = {self.tokenizer.eos_token_id, *end_ids(self.tokenizer)}
+        return frozenset((special - {self.tokenizer.unk_token_id}) | ends)
 
     def _render(self, messages: list[Message], tools: list[dict[str, Any]] | None, prompt: bool = False) -> str:
         text = self.tokenizer.apply_chat_template(
@@ -109,17 +141,15 @@ class ChatFormat:
             last -= 1
         if ids[last] in self._special_ids:
             return Span(start, last + 1)
-        if self.open_ends:
+        if self._header.open_ends:
             return self._past_open_end(ids, start, stop)
         while stop < len(ids) and self._is_blank(ids[stop]):
             stop += 1
         return Span(start, self._past_end_token(ids, stop))
 
     def _past_open_end(self, ids: list[int], start: int, stop: int) -> Span:
-        if stop < len(ids) and ids[stop] == self.tokenizer.eos_token_id:
-            return Span(start, stop + 1)
-        if stop == len(ids):
-            raise BadRow("the chat template ends with an answer, and no token after it to learn to stop at")
+        if stop == len(ids) or ids[stop] == self.tokenizer.eos_token_id:
+            return Span(start, self._past_end_token(ids, stop))
         return Span(start, stop, open_end=True)
 
     def _proved_spans(
@@ -187,10 +217,7 @@ class ChatFormat:
 
     def _past_end_token(self, ids: list[int], index: int) -> int:
         if index == len(ids):
-            raise BadRow(
-                "the chat template writes no end-of-turn token after the last answer, so a model would not learn to "
-                "stop"
-            )
+            ids.append(self.tokenizer.eos_token_id)
         if ids[index] not in self._special_ids:
             raise BadRow(
                 f"the chat template ends an answer with {self.tokenizer.decode([ids[index]])!r}, which is no special "

@@ -7,16 +7,17 @@ from typing import Any
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from llmtrain.config import Config
+from llmtrain.data.chat_templates import check_template, read_template
 from llmtrain.errors import UserError
 
 
 def load_tokenizer(config: Config) -> PreTrainedTokenizerBase:
-    """Loads it and adds the config's tokens.
+    """Loads it, adds the config's tokens and, for fine-tuning, sets the chat template that the config names.
 
     A tokenizer without a padding token is used all the same, since padding is told by position: its end token fills up.
 
     Raises:
-        UserError: no tokenizer there, or one without an end-of-sequence token.
+        UserError: no tokenizer there, one without an end-of-sequence token, or one that the template does not fit.
     """
     model = config.model
     folder = model.tokenizer_name_or_path or model.model_name_or_path
@@ -46,6 +47,9 @@ def load_tokenizer(config: Config) -> PreTrainedTokenizerBase:
             f"{field}: the tokenizer in {folder!r} has no end-of-sequence token{padding}, so the end of a text could "
             f"not be learnt. Set eos_token in its tokenizer_config.json, or use another tokenizer."
         )
+    if config.training.stage == "sft" and config.data.template is not None:
+        tokenizer.chat_template = read_template(config.data.template, config.data.tool_format)
+        check_template(tokenizer, config.data.template)
     return tokenizer
 
 

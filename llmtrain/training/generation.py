@@ -6,26 +6,23 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
 from llmtrain.config import Config
+from llmtrain.data.chat_templates import end_ids
 from llmtrain.data.sample import IGNORED
 
 
 def generation_config(
     config: Config, hf_config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, dataset: Any
 ) -> GenerationConfig:
-    """The source folder's settings, or the tokenizer's tokens; fine-tuning adds the token that ends an answer."""
-    folder = config.model.model_name_or_path
-    if folder is not None and (Path(folder) / "generation_config.json").is_file():
-        generation = GenerationConfig.from_pretrained(folder)
-    else:
-        generation = GenerationConfig.from_model_config(hf_config)
-    ends = _as_list(generation.eos_token_id)
-    if not ends and tokenizer.eos_token_id is not None:
-        ends = [tokenizer.eos_token_id]
+    """The source folder's settings, or the tokenizer's tokens; fine-tuning adds the tokens that end an answer."""
+    generation = _source_settings(config, hf_config)
+    ends = _stops(generation, tokenizer)
     if config.training.stage == "sft":
-        ends += [token for token in answer_ends(dataset, set(tokenizer.all_special_ids)) if token not in ends]
+        taught = [*end_ids(tokenizer), *answer_ends(dataset, set(tokenizer.all_special_ids))]
+        ends = list(dict.fromkeys([*ends, *taught]))
     generation.eos_token_id = ends[0] if len(ends) == 1 else ends or None
     if generation.pad_token_id is None:
         generation.pad_token_id = (
@@ -34,18 +31,38 @@ def generation_config(
     return generation
 
 
+def notice_of_ends(config: Config, hf_config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """What to say where a named chat template ends answers with tokens at which the source model does not stop yet."""
+    stops = _stops(_source_settings(config, hf_config), tokenizer)
+    new = [token for token in end_ids(tokenizer) if token not in stops]
+    if config.training.stage != "sft" or not new:
+        return None
+    taught, known = (" and ".join(str(tokenizer.decode([token])) for token in ids) for ids in (new, stops))
+    return (
+        f"data.template {config.data.template} ends answers with {taught}, and the model as it is stops at {known}: it "
+        f"learns the new end, and the export stops there too"
+    )
+
+
+def _source_settings(config: Config, hf_config: PreTrainedConfig) -> GenerationConfig:
+    folder = config.model.model_name_or_path
+    if folder is not None and (Path(folder) / "generation_config.json").is_file():
+        return GenerationConfig.from_pretrained(folder)
+    return GenerationConfig.from_model_config(hf_config)
+
+
+def _stops(generation: GenerationConfig, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    ends = generation.eos_token_id
+    if ends is None:
+        ends = tokenizer.eos_token_id
+    return [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+
+
 def answer_ends(dataset: Any, special: set[int], samples: int = 100) -> list[int]:
     """Special tokens that close the answers of a chat dataset, found where supervision ends; cut answers have none."""
     found: Counter[int] = Counter()
     for index in dataset.order(0, shuffle=False, seed=0)[:samples].tolist():
         targets = dataset[index].targets
-        supervised = targets[targets != IGNORED]
-        if len(supervised) and int(supervised[-1]) in special:
-            found[int(supervised[-1])] += 1
+        learnt = np.append(targets != IGNORED, False)
+        found.update(int(token) for token in targets[learnt[:-1] & ~learnt[1:]] if int(token) in special)
     return [token for token, _ in found.most_common()]
-
-
-def _as_list(value: int | list[int] | None) -> list[int]:
-    if value is None:
-        return []
-    return [value] if isinstance(value, int) else list(value)

@@ -35,7 +35,7 @@ from llmtrain.runtime.mesh import Layout, build_mesh, plan_layout
 from llmtrain.runtime.world import World, set_determinism
 from llmtrain.training.batch import BatchPlan, plan_batch
 from llmtrain.training.display import Display
-from llmtrain.training.generation import generation_config
+from llmtrain.training.generation import generation_config, notice_of_ends
 from llmtrain.training.header import header_rows
 from llmtrain.training.loaders import evaluation_loaders, training_loader
 from llmtrain.training.loop import Ending, Run, run_loop
@@ -79,6 +79,8 @@ def train(resolved: Resolved, world: World) -> Ending:
     tokenizer = load_tokenizer(config)
     hf_config = read_hf_config(config.model)
     _fit_vocabulary(hf_config, tokenizer, config)
+    if (ends := notice_of_ends(config, hf_config, tokenizer)) is not None:
+        display.say(f"note: {ends}.")
     datasets = build_datasets(
         config,
         tokenizer,

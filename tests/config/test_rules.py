@@ -172,7 +172,6 @@ def test_a_rule_is_silent_about_a_value_that_cannot_be_read() -> None:
         ("training.save_async", True, "false"),
         ("training.profile", True, "false"),
         ("data.streaming", True, "false"),
-        ("data.template", "qwen3", "null"),
         ("model.quant_recipe_name", "mxfp8", "null"),
         ("model.resize_vocab", True, "false"),
         ("inference.max_new_tokens", 256, "512"),
@@ -225,8 +224,8 @@ def test_what_a_stage_has_no_use_for_is_told_in_that_stage() -> None:
     resolved = load("--training.stage", "pt", "--data.template", "qwen3", "--data.packing", "--data.train_on_prompt")
     assert resolved.notices == [
         "data.train_on_prompt changes nothing here: pretraining learns every token anyway",
-        "data.packing changes nothing here: pretraining always fills its blocks",
         "data.template changes nothing here: pretraining uses no chat template",
+        "data.packing changes nothing here: pretraining always fills its blocks",
     ]
     assert load("--data.train_on_prompt").notices == []
 

@@ -26,7 +26,10 @@ def cache_of_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def build(tmp_path: Path) -> Build:
-    """build(rows, stage, tokenizer=..., source=..., seed=..., **data): the datasets of a run over these rows."""
+    """build(rows, stage, tokenizer=..., source=..., seed=..., **data): the datasets of a run over these rows.
+
+    `template` is that of the tokenizer, `named` the one that `data.template` asks for.
+    """
 
     def run(
         rows: list[dict[str, Any]] | None = None,
@@ -37,6 +40,7 @@ def build(tmp_path: Path) -> Build:
         source: Any = None,
         seed: int = 1,
         model: dict[str, Any] | None = None,
+        named: str | None = None,
         **data: Any,
     ) -> Datasets:
         if tokenizer is None:
@@ -46,7 +50,7 @@ def build(tmp_path: Path) -> Build:
             source = str(write_jsonl(tmp_path / "rows.jsonl", rows))
         config: Any = SimpleNamespace(
             model=ModelConfig(model_type="qwen3", tokenizer_name_or_path=str(tokenizer), **(model or {})),
-            data=DataConfig(dataset=source, **data),
+            data=DataConfig(dataset=source, template=named, **data),
             training=SimpleNamespace(stage=stage, seed=seed, disable_shuffling=False),
         )
         return build_datasets(config, load_tokenizer(config), main_first=nullcontext, is_main=True)

@@ -58,11 +58,27 @@ def test_what_the_generation_prompt_writes_is_not_learned(build: Build) -> None:
     assert learned(build([TWO_TURNS], template=THINKS_LAST, enable_thinking=None).train[0]).endswith("w90 w91 w5 <end>")
 
 
-@pytest.mark.parametrize("template", [NEVER_CLOSED, NEVER_CLOSED + "zzz"])
 @pytest.mark.parametrize("answer", ["w2", "w2 <end> w3", "zzz", "w2 <end>"])
-def test_a_turn_without_an_end_token_is_refused_by_row(build: Build, template: str, answer: str) -> None:
+def test_a_turn_that_ends_with_a_word_is_refused_by_row(build: Build, answer: str) -> None:
     with pytest.raises(UserError, match=r"rows\.jsonl:1: .*learn to stop"):
-        build([chat("w1", answer)], template=template)
+        build([chat("w1", answer)], template=NEVER_CLOSED + "zzz")
+
+
+@pytest.mark.parametrize("answer", ["w2", "w2 <end> w3", "w2 <end>"])
+def test_after_the_last_answer_without_an_end_token_comes_that_of_the_tokenizer(build: Build, answer: str) -> None:
+    sample = build([chat("w1", answer)], template=NEVER_CLOSED).train[0]
+    assert learned(sample) == f"{answer} </s>"
+    assert read(sample.input_ids).endswith(f"{answer} </s>")
+
+
+def test_a_turn_that_the_next_ones_token_ends_learns_to_stop_there(build: Build) -> None:
+    assert learned(build([TWO_TURNS], template=NEVER_CLOSED).train[0]) == "w2 w3 <user> w5 </s>"
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, PLAIN])
+def test_an_answer_that_holds_its_end_token_is_refused_by_row(build: Build, template: str) -> None:
+    with pytest.raises(UserError, match=r"rows\.jsonl:1: an answer holds '<end>', the token that ends it"):
+        build([chat("w1", "w2 <end> w3")], template=template)
 
 
 def test_a_template_that_hides_the_answer_is_refused_by_row(build: Build) -> None:

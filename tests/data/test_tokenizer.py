@@ -17,7 +17,7 @@ from tests.tiny import WORDS, make_tokenizer
 
 def load(folder: Path | str, **model: Any) -> PreTrainedTokenizerBase:
     settings = ModelConfig(model_type="qwen3", tokenizer_name_or_path=str(folder), **model)
-    config: Any = SimpleNamespace(model=settings)
+    config: Any = SimpleNamespace(model=settings, training=SimpleNamespace(stage="pt"))
     return load_tokenizer(config)
 
 
@@ -40,7 +40,8 @@ def test_a_folder_without_a_tokenizer_is_named(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_models_folder_is_the_default(tmp_path: Path) -> None:
-    config: Any = SimpleNamespace(model=ModelConfig(model_name_or_path=str(make_tokenizer(tmp_path))))
+    model = ModelConfig(model_name_or_path=str(make_tokenizer(tmp_path)))
+    config: Any = SimpleNamespace(model=model, training=SimpleNamespace(stage="pt"))
     assert load_tokenizer(config).eos_token == "</s>"
 
 

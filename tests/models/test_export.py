@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from llmtrain.checkpoint import export
 from llmtrain.models.initialise import initialise
 from llmtrain.training import train
-from tests.tiny import tiny_config
+from tests.tiny import TEMPLATE, tiny_config
 
 Run = Callable[[dict[str, Any]], Any]
 IDS = torch.arange(7, 27).view(2, 10)
@@ -106,6 +106,18 @@ def test_a_model_stops_where_it_was_taught_to(run: Run, files: Path) -> None:
     """The tokenizer's eos is </s> (1); answers end with <end> (6)."""
     run(tiny_config(files, "out", training={"max_steps": 1, "save_hf_weights": True}))
     assert set(GenerationConfig.from_pretrained(files / "out" / "hf").eos_token_id) == {1, 6}
+
+
+def test_a_named_template_and_its_end_are_exported(run: Run, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "{#- ends: <end>\n-#}\n" + TEMPLATE
+    template = files / "mine.jinja"
+    template.write_text(text)
+    settings = {"max_steps": 1, "save_hf_weights": True}
+    run(tiny_config(files, "out", data={"template": str(template)}, training=settings))
+    assert AutoTokenizer.from_pretrained(files / "out" / "hf").chat_template == text
+    assert GenerationConfig.from_pretrained(files / "out" / "hf").eos_token_id == [1, 6]
+    said = " ".join(capsys.readouterr().out.split())
+    assert "mine.jinja ends answers with <end>, and the model as it is stops at </s>: it learns the new end" in said
 
 
 def test_a_source_folders_generation_settings_are_kept(run: Run, files: Path) -> None:
