@@ -21,7 +21,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from llmtrain.config import Config
 from llmtrain.data.build import build_datasets
-from llmtrain.data.mixture import Mixture
 from llmtrain.data.sample import MicroBatch, Sample, collate
 from llmtrain.data.tokenizer import load_tokenizer
 from llmtrain.models.attention import choose_attention
@@ -43,7 +42,7 @@ def samples(length: int, **packing: bool) -> list[Sample]:
             "training": {"stage": "sft", "output_dir": "unused"},
         }
     )
-    mixture: Mixture = build_datasets(config, load_tokenizer(config), main_first=nullcontext, is_main=True).train
+    mixture = build_datasets(config, load_tokenizer(config), global_batch=1, main_first=nullcontext, is_main=True).train
     return [mixture[index] for index in mixture.order(0, shuffle=True, seed=0).tolist()]
 
 

@@ -16,6 +16,8 @@ usage: torchrun [--nproc_per_node N] train_fsdp2.py CONFIG.yaml [--section.field
        llmtrain train CONFIG.yaml [--section.field value ...]      one process, without torchrun
        llmtrain data CONFIG.yaml [--rank R --world-size N --steps K --json] [--section.field value ...]
                                                                    what the model will see; loads no model
+       llmtrain preprocess --input FILE ... --output-prefix PREFIX --tokenizer-name-or-path DIR [--append-eod ...]
+                                                                   Megatron's .bin/.idx; --help lists its options
 
 options:
   --print-config   show the resolved config with the origin of each value, and exit
@@ -32,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return train_command(words[1:])
     if words[:1] == ["data"]:
         return data_command(words[1:])
+    if words[:1] == ["preprocess"]:
+        return preprocess_command(words[1:])
     sys.stdout.write(USAGE)
     return 0 if words[:1] in (["--help"], ["-h"], []) else 2
 
@@ -47,7 +51,8 @@ def _command(argv: Sequence[str], act: Callable[[Resolved], None]) -> int:
     words = [word for word in argv if word not in flags]
     # The root handlers of torchrun show every rank; one is enough for what all ranks say alike.
     speaks = os.environ.get("RANK", "0") == "0"
-    try:
+
+    def run() -> None:
         if asked & {"--help", "-h"}:
             return _print(USAGE + "\n" + render_help(), speaks)
         if "--schema" in asked:
@@ -55,17 +60,26 @@ def _command(argv: Sequence[str], act: Callable[[Resolved], None]) -> int:
         resolved = load_config(words)
         if "--print-config" in asked:
             return _print(render_config(resolved), speaks)
-        act(resolved)
+        return act(resolved)
+
+    lost = " before anything was saved since the last checkpoint" if act is _train else ""
+    return _reporting(run, debug="--debug" in asked, speaks=speaks, lost=lost)
+
+
+def _reporting(act: Callable[[], None], *, debug: bool, speaks: bool, lost: str = "") -> int:
+    """Acts; tells in a line what the user can mend, or what an interruption has `lost`. Returns the exit code."""
+    try:
+        act()
         return 0
     except UserError as error:
-        if "--debug" in asked:
+        if debug:
             raise
         if speaks:
             print(f"\nerror: {error}", file=sys.stderr, flush=True)
         return 1
     except KeyboardInterrupt:
         if speaks:
-            print("\nInterrupted before anything was saved since the last checkpoint.", file=sys.stderr, flush=True)
+            print(f"\nInterrupted{lost}.", file=sys.stderr, flush=True)
         return 130
 
 
@@ -92,6 +106,16 @@ def data_command(argv: Sequence[str]) -> int:
     return _command(words, act)
 
 
+def preprocess_command(argv: Sequence[str]) -> int:
+    """Writes Megatron's pairs. Returns the exit code."""
+    from llmtrain.data.preprocess import add_options, preprocess
+
+    parser = argparse.ArgumentParser("llmtrain preprocess", allow_abbrev=False)
+    add_options(parser)
+    options = parser.parse_args(argv)
+    return _reporting(lambda: preprocess(options), debug=False, speaks=True)
+
+
 def _train(resolved: Resolved) -> None:
     """Imports what is heavy only here: a wrong key is told without waiting for torch and transformers."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
@@ -105,10 +129,9 @@ def _train(resolved: Resolved) -> None:
         close_world()
 
 
-def _print(text: str, speaks: bool) -> int:
+def _print(text: str, speaks: bool) -> None:
     if speaks:
         print(text)
-    return 0
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -15,12 +16,15 @@ _STREAM = "streaming datasets are not available in this version"
 
 Source = str | list[str | dict[str, Any]] | dict[str, Any]
 
-# What describes a dataset, in `data.dataset` or in a dataset_info.json: LLaMA-Factory's fields, `name` and `weight`.
+# What describes a dataset, in `data.dataset` or in a dataset_info.json: LLaMA-Factory's fields, `name`, `weight` and
+# `dtype`.
 SOURCE_FIELDS = (
-    *("name", "weight", "num_samples", "formatting", "columns", "tags", "ranking"),
+    *("name", "weight", "dtype", "num_samples", "formatting", "columns", "tags", "ranking"),
     *("file_name", "cloud_file_name", "hf_hub_url", "subset", "split", "folder", "ms_hub_url", "om_hub_url"),
     "script_url",
 )
+# Types of tokens in files that hold nothing else.
+TOKEN_TYPES = ("uint8", "uint16", "uint32", "int16", "int32", "int64")
 _FORMATTINGS = ("alpaca", "sharegpt", "openai")
 # The names of dataset_info.json for what a row holds, and what they stand for unless `columns` or `tags` say otherwise.
 COLUMNS = {
@@ -74,6 +78,11 @@ class DataConfig(Section):
     interleave_probs: str | None = setting(
         None, "weights of the datasets, `0.7,0.3`; without, each dataset's own `weight`, or equal ones"
     )
+    data_manager_type: Literal["lf", "mg"] = setting(
+        "lf",
+        "lf: each pass over the data shuffled; mg: Megatron-Core's GPT dataset, the same samples in the same order",
+    )
+    split: str = setting("100,0,0", "with `mg`: shares of the documents for training, validation, test")
     val_size: float = setting(
         0.0, "documents or conversations to hold out: a count (1 or more) or a share of them", ge=0
     )
@@ -132,12 +141,6 @@ class DataConfig(Section):
         None, "beams of generating evaluation", later="evaluation by generation is not available in this version"
     )
     ignore_pad_token_for_loss: bool = setting(True, "padding is not learnt", later="padding is never learnt")
-    split: str = setting(
-        "100,0,0", "shares for training, validation, test", later="use data.val_size or data.eval_dataset"
-    )
-    data_manager_type: Literal["lf", "mg"] = setting(
-        "lf", "data library", moot="one library reads every kind of file, for every stage"
-    )
     no_shared_storage: bool = setting(
         False, "nodes do not share storage", moot="data.data_shared_file_system says it, and is false by default"
     )
@@ -169,7 +172,20 @@ class DataConfig(Section):
             raise ValueError("a whole number of rows, or a share below 1")
         return value
 
+    @field_validator("split")
+    @classmethod
+    def _shares(cls, value: str) -> str:
+        parse_split(value)
+        return value
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether there is data to evaluate on."""
+        by_split = self.data_manager_type == "mg" and parse_split(self.split)[1] > 0
+        return bool(self.val_size) or self.eval_dataset is not None or by_split
+
     def rules(self) -> Iterator[Rule]:
+        yield from self._manager_rules()
         if self.train_on_prompt and self.mask_history:
             yield Rule(("mask_history", "train_on_prompt"), "and data.train_on_prompt exclude each other; choose one")
         if self.val_size and self.eval_dataset is not None:
@@ -185,9 +201,27 @@ class DataConfig(Section):
                 "has no meaning where data.mix_strategy is concat, which takes all of each dataset; use "
                 "interleave_under or interleave_over",
             )
-        if self.eval_on_each_dataset and not self.val_size and self.eval_dataset is None:
+        if self.eval_on_each_dataset and not self.holds_out:
             yield Rule(
                 ("eval_on_each_dataset",), "has nothing to evaluate; hold out some (data.val_size, data.eval_dataset)"
+            )
+
+    def _manager_rules(self) -> Iterator[Rule]:
+        if self.data_manager_type == "lf":
+            if parse_split(self.split)[0] < 1:
+                yield Rule(
+                    ("split", "data_manager_type"),
+                    "is read where data.data_manager_type is mg; use data.val_size or data.eval_dataset",
+                )
+            return
+        if self.val_size:
+            yield Rule(("val_size", "data_manager_type"), "is not for data.data_manager_type mg; use data.split")
+        if self.eval_dataset is not None and parse_split(self.split)[1]:
+            yield Rule(("eval_dataset", "split"), "and a validation share in data.split exclude each other; give one")
+        if self.mix_strategy != "concat" or self.interleave_probs is not None:
+            yield Rule(
+                ("mix_strategy", "interleave_probs", "data_manager_type"),
+                "is not for data.data_manager_type mg, which blends by weights: dataset: [0.3, PREFIX, 0.7, PREFIX]",
             )
 
 
@@ -204,6 +238,21 @@ def parse_weights(text: str) -> list[float]:
     if not all(math.isfinite(weight) and weight >= 0 for weight in weights) or not sum(weights):
         raise ValueError("no weight may be negative, and not all may be 0")
     return weights
+
+
+def parse_split(text: str) -> list[float]:
+    """The three shares of `split`, adding up to 1.
+
+    Raises:
+        ValueError: other text than up to three numbers, or none above 0.
+    """
+    if not re.fullmatch(r"\s*\d*\.?\d+\s*([,/]\s*\d*\.?\d+\s*){0,2}", text):
+        raise ValueError("up to three shares with commas between them, 969,30,1")
+    values = [float(value) for value in re.findall(r"[.0-9]+", text)]
+    values += [0.0] * (3 - len(values))
+    if not sum(values):
+        raise ValueError("not all shares may be 0")
+    return [value / sum(values) for value in values]
 
 
 def check_source(entry: Mapping[str, Any]) -> None:
@@ -230,6 +279,8 @@ def check_source(entry: Mapping[str, Any]) -> None:
         if media:
             raise ValueError(f"{key}.{min(media)} cannot be used: only text is trained on")
         _refuse_unknown([name for name in names if names[name]], known, f"{key}.")
+    if entry.get("dtype") not in (None, *TOKEN_TYPES):
+        raise ValueError(f"dtype is {entry['dtype']!r}; known are {', '.join(TOKEN_TYPES)}")
     count, weight = entry.get("num_samples"), entry.get("weight")
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
         raise ValueError(f"num_samples is {count!r}; it takes a whole number from 1 on")

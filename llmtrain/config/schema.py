@@ -85,7 +85,12 @@ class Config(BaseModel):
                 yield Rule((path, "training.stage") if traits.moot_in_pt else (path,), message)
 
     def _rules_between_sections(self) -> Iterator[Rule]:
-        if self.training.eval_steps and self.data.eval_dataset is None and not self.data.val_size:
+        if self.data.data_manager_type == "mg" and self.training.stage != "pt":
+            yield Rule(
+                ("data.data_manager_type", "training.stage"),
+                "is mg, which orders texts; only stage pt can be used with it",
+            )
+        if self.training.eval_steps and not self.data.holds_out:
             yield Rule(
                 ("training.eval_steps", "data.eval_dataset", "data.val_size"),
                 "needs held-out data: give data.val_size or data.eval_dataset",

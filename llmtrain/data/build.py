@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import datasets
@@ -12,16 +13,19 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from llmtrain.config import Config, DataConfig, TrainingConfig
-from llmtrain.config.data import Source, parse_weights
+from llmtrain.config.data import Source, parse_split, parse_weights
 from llmtrain.data.chat import ChatDataset, ChatEncoder
+from llmtrain.data.gpt import Blend, GPTDataset, blend_for, split_documents
+from llmtrain.data.indexed import IndexedStore, InstructionStore
 from llmtrain.data.mixture import Mixture, permutation
 from llmtrain.data.packing import PackedDataset
 from llmtrain.data.pretraining import BlockDataset, TextEncoder
 from llmtrain.data.sample import Collation
+from llmtrain.data.shards import ShardStore
 from llmtrain.data.sources import DataSource, resolve_sources
-from llmtrain.data.store import TokenStore
+from llmtrain.data.store import MaskedDocuments
 from llmtrain.data.supervision import ChatFormat
-from llmtrain.data.tokenise import Encoder, tokenise
+from llmtrain.data.tokenise import Encoder, cache_folder, tokenise
 from llmtrain.errors import UserError
 
 Summary = list[tuple[str, str]]
@@ -31,11 +35,15 @@ _HELD_OUT, _SUBSET = -1, -2
 
 @dataclass(frozen=True)
 class Datasets:
-    """Training data; held-out data by name, where there is any; lines for the header."""
+    """Training data; held-out data by name, where there is any; lines for the header.
 
-    train: Mixture
+    whole_run: `train` is all that the run sees, in its order, and not one pass of several.
+    """
+
+    train: Mixture | Blend
     evaluation: dict[str, Mixture]
     summary: Summary
+    whole_run: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,8 +69,12 @@ class _Chosen:
     """A source's documents that a dataset is made of."""
 
     source: DataSource
-    store: TokenStore
+    store: MaskedDocuments
     documents: np.ndarray
+
+    @property
+    def tokens(self) -> int:
+        return int(self.store.lengths[self.documents].sum(dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -78,10 +90,13 @@ def build_datasets(
     config: Config,
     tokenizer: PreTrainedTokenizerBase,
     *,
+    global_batch: int,
     main_first: Callable[[], AbstractContextManager[None]],
     is_main: bool,
 ) -> Datasets:
     """Reads, splits, tokenises, mixes. Inside `main_first` the main process fills the cache, the others then find it.
+
+    `global_batch` counts samples; where a run's order is drawn as a whole, it says how many are needed.
 
     Raises:
         UserError: anything wrong with the files or their rows.
@@ -91,7 +106,7 @@ def build_datasets(
     # Only the one that goes first tokenises again; the others take what it has made.
     data = config.data if is_main else config.data.model_copy(update={"overwrite_cache": False})
     with main_first():
-        return _Builder(data, tokenizer, config.training, row_layout(config)).build()
+        return _Builder(data, tokenizer, config.training, row_layout(config)).build(global_batch)
 
 
 class _Builder:
@@ -100,10 +115,13 @@ class _Builder:
     ) -> None:
         self._data, self._tokenizer, self._layout = data, tokenizer, layout
         self._stage, self._seed, self._shuffle = training.stage, training.seed, not training.disable_shuffling
+        self._max_steps, self._epochs = training.max_steps, training.num_train_epochs
 
-    def build(self) -> Datasets:
+    def build(self, global_batch: int) -> Datasets:
         data = self._data
         assert data.dataset is not None
+        if data.data_manager_type == "mg":
+            return self._build_blends(self._max_steps * global_batch if self._max_steps > 0 else None)
         chosen = self._read(data.dataset, "data.dataset")
         held_out: list[_Chosen] = []
         held_name = "data.eval_dataset"
@@ -122,22 +140,105 @@ class _Builder:
             evaluation = {part.chosen.source.name: Mixture([part.rows]) for part in prepared if len(part.rows)}
         return Datasets(train, evaluation, [*summary, *self._summary(prepared, held_name)])
 
+    def _build_blends(self, samples: int | None) -> Datasets:
+        """Megatron's way: the documents are split by their place, and each part is a sequence of samples."""
+        data = self._data
+        assert data.dataset is not None
+        chosen = self._read(data.dataset, "data.dataset")
+        shares = [split_documents(data.split, len(part.documents)) for part in chosen]
+        train, held_out, kept = (
+            [replace(part, documents=part.documents[share[i]]) for part, share in zip(chosen, shares, strict=True)]
+            for i in range(3)
+        )
+        weights = [part.source.weight for part in train]
+        if any(weight is None for weight in weights) and any(weight is not None for weight in weights):
+            raise UserError("data.dataset: some of the datasets have a weight, and others none.")
+        blended = blend_for(
+            [partial(self._gpt_dataset, part, "data.dataset") for part in train],
+            [part.tokens for part in train],
+            data.cutoff_len,
+            None if weights[0] is None else [weight or 0.0 for weight in weights],
+            samples=samples,
+            epochs=self._epochs,
+        )
+        summary = self._describe_blend(train, blended)
+        held_name = "data.split"
+        if data.eval_dataset is not None:
+            held_name, held_out = "data.eval_dataset", self._read(data.eval_dataset, "data.eval_dataset")
+        elif not parse_split(data.split)[1]:
+            held_out = []
+        evaluation: dict[str, Mixture] = {}
+        if held_out:
+            parts = [self._gpt_dataset(part, held_name, None) for part in held_out]
+            evaluation = {"": Mixture(parts)}
+            if data.eval_on_each_dataset:
+                evaluation = {
+                    part.source.name: Mixture([samples]) for part, samples in zip(held_out, parts, strict=True)
+                }
+            for n, (part, held) in enumerate(zip(held_out, parts, strict=True)):
+                summary.append((held_name if n == 0 else "", f"{part.source.name}: {len(held):,} samples held out"))
+        if unused := sum(len(part.documents) for part in kept):
+            summary.append(("", f"{unused:,} documents kept for a test, which is not part of a run"))
+        return Datasets(blended, evaluation, summary, whole_run=True)
+
+    def _gpt_dataset(self, part: _Chosen, setting: str, samples: int | None) -> GPTDataset:
+        length = self._data.cutoff_len
+        if part.tokens < length + 1:
+            raise UserError(
+                f"{setting}: {part.source.name} holds {part.tokens:,} tokens in {len(part.documents):,} documents, "
+                f"fewer than one sample of {length:,} and its successor."
+            )
+        return GPTDataset(
+            part.store,
+            part.documents,
+            length,
+            samples,
+            self._seed,
+            cache=cache_folder(self._data),
+            shuffle=self._shuffle,
+            isolate=self._layout.isolates,
+        )
+
+    def _describe_blend(self, chosen: Sequence[_Chosen], blended: Blend) -> Summary:
+        summary: Summary = []
+        for part, samples, share in zip(chosen, blended.parts, blended.shares, strict=True):
+            passes = f", {samples.passes.epochs} passes" if samples.passes.epochs > 1 else ""
+            line = f"{part.source.name}: {samples.documents:,} documents, {samples.tokens:,} tokens"
+            line += f"; {share:,} of {len(samples):,} samples of {self._data.cutoff_len:,}{passes}"
+            summary.append(("" if summary else "data.dataset", line))
+        if self._layout.isolates:
+            summary.append(("", "the documents of a sample do not see each other"))
+        if len(chosen) > 1:
+            names = [(part.source.name, share) for part, share in zip(chosen, blended.shares, strict=True)]
+            summary.append(("mix", _describe_mix(names, "samples", "a run")))
+        return summary
+
     def _read(self, value: Source, setting: str) -> list[_Chosen]:
         """Each source's documents; of one with fewer `num_samples` than documents, so many drawn by the seed."""
         chosen = []
         for source in resolve_sources(value, self._data.dataset_dir, setting):
-            if source.megatron:
-                raise UserError(
-                    f"{setting}: {source.name} is a pair of .bin and .idx; Megatron's files cannot be read in this "
-                    f"version. Name the texts that they were made from."
-                )
-            store = tokenise(source, self._encoder(source), self._tokenizer, self._data, setting)
+            store = self._store(source, setting)
             count = len(store.lengths)
+            if source.kind != "rows" and self._data.max_samples is not None:
+                count = min(count, self._data.max_samples)
             documents = np.arange(count)
             if source.num_samples is not None and source.num_samples < count:
                 documents = np.sort(permutation(count, self._seed, _SUBSET)[: source.num_samples])
             chosen.append(_Chosen(source, store, documents))
         return chosen
+
+    def _store(self, source: DataSource, setting: str) -> MaskedDocuments:
+        if source.kind == "rows":
+            return tokenise(source, self._encoder(source), self._tokenizer, self._data, setting)
+        if source.kind == "pairs":
+            return (IndexedStore if self._stage == "pt" else InstructionStore)(str(source.files[0]))
+        if self._stage != "pt":
+            raise UserError(
+                f"{setting}: {source.name} holds tokens and not what is learnt of them; it is for stage pt."
+            )
+        end = self._tokenizer.eos_token_id
+        assert isinstance(end, int)
+        return ShardStore([str(file) for file in source.files], source.dtype, end)
 
     def _encoder(self, source: DataSource) -> Encoder:
         data, tokenizer = self._data, self._tokenizer
@@ -306,7 +407,7 @@ def _proportional(count: int, sizes: np.ndarray) -> list[int]:
     return [int(share) for share in shares]
 
 
-def _describe_mix(shares: Sequence[tuple[str, int]], unit: str) -> str:
+def _describe_mix(shares: Sequence[tuple[str, int]], unit: str, time: str = "an epoch") -> str:
     total = sum(n for _, n in shares)
     parts = ", ".join(f"{name} {n / total:.1%} ({n:,})" for name, n in shares)
-    return f"{parts} of {total:,} {unit} an epoch"
+    return f"{parts} of {total:,} {unit} {time}"

@@ -11,7 +11,7 @@ import xxhash
 from llmtrain.data.formats import RowFormat, read_conversation
 from llmtrain.data.readers import BadRow
 from llmtrain.data.sample import IGNORED, Sample
-from llmtrain.data.store import ENDS, LEARNT, NOT_LEARNT, TokenStore
+from llmtrain.data.store import ENDS, LEARNT, NOT_LEARNT, MaskedDocuments
 from llmtrain.data.supervision import ChatFormat
 from llmtrain.data.tokenise import Document
 
@@ -57,7 +57,7 @@ class ChatEncoder:
 class ChatDataset:
     """One conversation a sample; those without a learnt token within the cutoff are left out."""
 
-    def __init__(self, store: TokenStore, cutoff: int, end_id: int, chosen: np.ndarray | None = None) -> None:
+    def __init__(self, store: MaskedDocuments, cutoff: int, end_id: int, chosen: np.ndarray | None = None) -> None:
         """`end_id`: what is learnt where a conversation's turn is closed by no token. `chosen`: numbers of the
         documents to take, in order (None: all)."""
         self._store, self._cutoff, self._end_id = store, cutoff, end_id

@@ -66,8 +66,10 @@ class Loader:
         prefetch_factor: int | None = None,
         pin_memory: bool = False,
         persistent_workers: bool = False,
+        whole_run: bool = False,
     ) -> None:
-        """Sizes count samples. With `drop_last` an epoch ends before its tail.
+        """Sizes count samples. With `drop_last` an epoch ends before its tail. `whole_run`: there is one epoch only, so
+        a run that ended with it can be gone on with when it is longer.
 
         Raises:
             UserError: an epoch without any batch.
@@ -75,7 +77,7 @@ class Loader:
         self._dataset = dataset
         self._global, self._micro = global_batch_size, micro_batch_size
         self._rank, self._ranks = dp_rank, dp_size
-        self._seed, self._shuffle = seed, shuffle
+        self._seed, self._shuffle, self._whole_run = seed, shuffle, whole_run
         self._collate = partial(_collate, pad_id=pad_id, collation=collation)
         self._workers: dict[str, Any] = {
             "num_workers": num_workers,
@@ -93,7 +95,7 @@ class Loader:
             )
 
     def batches(self, position: Position) -> Iterator[tuple[Position, list[MicroBatch]]]:
-        """Each step's micro-batches of this rank, with the position after it; endless.
+        """Each step's micro-batches of this rank, with the position after it; endless, but for a whole run.
 
         Every rank gets the same number of micro-batches in a step; where it has no sample left, an empty one.
         """
@@ -103,9 +105,11 @@ class Loader:
             stream = iter(self._stream([indices for plan in plans for indices in plan]))
             for plan in plans:
                 batch += 1
-                ended = batch == self.steps_per_epoch
+                ended = batch == self.steps_per_epoch and not self._whole_run
                 after = Position(epoch + 1, 0) if ended else Position(epoch, batch)
                 yield after, [next(stream) for _ in plan]
+            if self._whole_run:
+                return
             epoch, batch = epoch + 1, 0
 
     def evaluation_batches(self) -> Iterator[MicroBatch]:

@@ -68,6 +68,24 @@ class TextEncoder:
         )
 
 
+def window_sample(pieces: list[np.ndarray], length: int, *, isolate: bool) -> Sample:
+    """Up to `length` + 1 tokens in a row, given as pieces of documents: each predicts its successor.
+
+    With `isolate` the documents do not see each other, and the first token of one is not predicted from the last.
+    """
+    window = np.concatenate(pieces).astype(np.int64)
+    inputs, targets = window[:length], window[1:]
+    if len(targets) < len(inputs):
+        targets = np.append(targets, IGNORED)
+    if not isolate:
+        return Sample(inputs, targets)
+    ends = np.cumsum([len(piece) for piece in pieces])
+    targets = targets.copy()  # it shares the inputs' memory
+    targets[ends[ends <= len(inputs)] - 1] = IGNORED
+    borders = ends[ends < len(inputs)]
+    return Sample(inputs, targets, tuple(np.diff([0, *borders, len(inputs)]).tolist()))
+
+
 class BlockDataset:
     """Block i holds tokens [i L, i L + L) of the stream; each predicts its successor in the stream.
 
@@ -96,17 +114,7 @@ class BlockDataset:
     def __getitem__(self, index: int) -> Sample:
         start = index * self.length
         parts = self._parts(start, min(start + self.length + 1, self.tokens))
-        window = np.concatenate([self._documents.read(*part) for part in parts]).astype(np.int64)
-        inputs, targets = window[: self.length], window[1:]
-        if len(targets) < len(inputs):
-            targets = np.append(targets, IGNORED)
-        if not self._isolate:
-            return Sample(inputs, targets)
-        ends = np.cumsum([stop - start for _, start, stop in parts])
-        targets = targets.copy()  # it shares the inputs' memory
-        targets[ends[ends <= len(inputs)] - 1] = IGNORED
-        borders = ends[ends < len(inputs)]
-        return Sample(inputs, targets, tuple(np.diff([0, *borders, len(inputs)]).tolist()))
+        return window_sample([self._documents.read(*part) for part in parts], self.length, isolate=self._isolate)
 
     @property
     def lengths(self) -> np.ndarray:

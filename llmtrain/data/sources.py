@@ -8,16 +8,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from glob import glob
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
 import fsspec
 
 from llmtrain.config.data import Source, check_source
 from llmtrain.data.formats import RowFormat
+from llmtrain.data.indexed import CONVERSATIONS
 from llmtrain.data.readers import COMPRESSIONS, KINDS, File, HubDataset, kind_of
 from llmtrain.errors import UserError
 
+Kind = Literal["rows", "pairs", "shards"]
 _MEGATRON = (".bin", ".idx")
+_SHARDS = (".npy", ".bin")
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,8 @@ class DataSource:
 
     num_samples: this many samples, drawn by seed; more than there are repeats some.
     weight: its share where datasets are interleaved, up to a common factor.
-    megatron: `files` are prefixes of .bin/.idx pairs.
+    kind: what the files hold: rows; tokens in Megatron's pairs, named by their prefixes; tokens in plain arrays.
+    dtype: the type of the tokens in plain arrays without a header.
     """
 
     name: str
@@ -34,7 +38,8 @@ class DataSource:
     layout: RowFormat = field(default_factory=RowFormat)
     num_samples: int | None = None
     weight: float | None = None
-    megatron: bool = False
+    kind: Kind = "rows"
+    dtype: str | None = None
 
 
 def resolve_sources(value: Source, dataset_dir: str, setting: str) -> list[DataSource]:
@@ -65,7 +70,7 @@ def resolve_sources(value: Source, dataset_dir: str, setting: str) -> list[DataS
 
 def _apart(source: DataSource, setting: str) -> list[DataSource]:
     """Each of Megatron's pairs is a dataset of its own."""
-    if not source.megatron or len(source.files) == 1:
+    if source.kind != "pairs" or len(source.files) == 1:
         return [source]
     if source.weight is not None or source.num_samples is not None:
         raise UserError(
@@ -124,8 +129,8 @@ class _Registry:
         entries = self._entries()
         if word in entries:
             return self.described(entries[word], word, registered=True)
-        files, megatron = self._expand(word, entries)
-        return DataSource(_short_name(word), files, megatron=megatron)
+        files, kind = self._expand(word, entries)
+        return DataSource(_short_name(word), files, kind=kind)
 
     def described(self, entry: Mapping[str, Any], name: str | None, *, registered: bool = False) -> DataSource:
         """A source from the fields of a dataset_info.json."""
@@ -134,7 +139,7 @@ class _Registry:
             check_source(entry)
         except ValueError as error:
             raise UserError(f"{where}: {error}.") from error
-        files, megatron = self._files(entry, where)
+        files, kind = self._files(entry, where)
         layout = RowFormat(
             formatting=entry.get("formatting"),
             columns=_texts(entry.get("columns")),
@@ -142,20 +147,20 @@ class _Registry:
             ranking=bool(entry.get("ranking", False)),
         )
         shown = name or _short_name(str(files[0]))
-        return DataSource(shown, files, layout, entry.get("num_samples"), entry.get("weight"), megatron)
+        return DataSource(shown, files, layout, entry.get("num_samples"), entry.get("weight"), kind, entry.get("dtype"))
 
-    def _files(self, entry: Mapping[str, Any], where: str) -> tuple[tuple[File, ...], bool]:
+    def _files(self, entry: Mapping[str, Any], where: str) -> tuple[tuple[File, ...], Kind]:
         if entry.get("hf_hub_url"):
             split = entry.get("split") or "train"
-            return (HubDataset(entry["hf_hub_url"], entry.get("subset"), split, entry.get("folder")),), False
+            return (HubDataset(entry["hf_hub_url"], entry.get("subset"), split, entry.get("folder")),), "rows"
         given = entry.get("file_name") or entry.get("cloud_file_name")
         if not given:
             raise UserError(f"{where} names no file (file_name).")
         names = [word for item in (given if isinstance(given, list) else [given]) for word in _words(item)]
         expanded = [self._expand(self._placed(name), {}) for name in names]
-        kinds = {megatron for _, megatron in expanded}
+        kinds = {kind for _, kind in expanded}
         if len(kinds) > 1:
-            raise UserError(f"{where} mixes Megatron's .bin/.idx with other files; make them two datasets.")
+            raise UserError(f"{where} mixes files of tokens with other files; make them two datasets.")
         return tuple(file for files, _ in expanded for file in files), kinds.pop()
 
     def _placed(self, name: str) -> str:
@@ -176,17 +181,17 @@ class _Registry:
             raise UserError(f"{self._file} must be a mapping of names to descriptions of datasets.")
         return entries
 
-    def _expand(self, item: str, entries: Mapping[str, Any]) -> tuple[tuple[File, ...], bool]:
-        """The files of a path, folder or pattern, and whether they are prefixes of Megatron's pairs."""
+    def _expand(self, item: str, entries: Mapping[str, Any]) -> tuple[tuple[File, ...], Kind]:
+        """The files of a path, folder or pattern."""
         prefix = item.removesuffix(".bin").removesuffix(".idx")
         if _pair_exists(prefix):
-            return (prefix,), True
+            return (prefix,), "pairs"
         if "://" in item:
-            return tuple(self._remote(item)), False
+            return tuple(self._remote(item)), "rows"
         path = Path(item)
         if path.is_dir():
             if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():
-                return (item,), False
+                return (item,), "rows"
             return self._folder_of(item, [str(p) for p in path.rglob("*") if p.is_file()])
         found = [item] if path.is_file() else _matches(item)
         if not found:
@@ -194,22 +199,23 @@ class _Registry:
             hint = f" Did you mean {close[0]}, of {self._file}?" if close else ""
             known = f", and {self._file} has no such name" if entries else ""
             raise UserError(f"{self._setting}: {item} does not exist{known}.{hint}")
-        for file in found:
-            if kind_of(file) not in KINDS:
-                raise UserError(
-                    f"{self._setting}: {file} is of no known kind; {', '.join(KINDS)} are read, also compressed, and "
-                    f"Megatron's .bin/.idx by their common prefix."
-                )
-        return tuple(found), False
+        sorted_out = _by_kind(found)
+        if sorted_out["unknown"]:
+            raise UserError(
+                f"{self._setting}: {sorted_out['unknown'][0]} is of no known kind; {', '.join(KINDS)} are read, also "
+                f"compressed, Megatron's .bin/.idx by their common prefix, and tokens in .npy or .bin."
+            )
+        kinds = [kind for kind in _KINDS if sorted_out[kind]]
+        if len(kinds) > 1:
+            raise UserError(f"{self._setting}: {item} names files of rows and files of tokens; make them two datasets.")
+        return tuple(sorted_out[kinds[0]]), kinds[0]
 
-    def _folder_of(self, folder: str, files: Iterable[str]) -> tuple[tuple[File, ...], bool]:
-        names = sorted(files)
-        found = [name for name in names if kind_of(name) in KINDS and PurePosixPath(name).name != "dataset_info.json"]
-        if found:
-            return tuple(found), False
-        pairs = [name.removesuffix(".idx") for name in names if name.endswith(".idx")]
-        if pairs:
-            return tuple(pairs), True
+    def _folder_of(self, folder: str, files: Iterable[str]) -> tuple[tuple[File, ...], Kind]:
+        """Rows, where there are any; else tokens."""
+        found = _by_kind(sorted(name for name in files if PurePosixPath(name).name != "dataset_info.json"))
+        for kind in _KINDS:
+            if found[kind]:
+                return tuple(found[kind]), kind
         raise UserError(f"{self._setting}: the folder {folder} holds no {', '.join(KINDS)} file.")
 
     def _remote(self, address: str) -> list[str]:
@@ -229,7 +235,27 @@ class _Registry:
 
 
 def _pair_exists(prefix: str) -> bool:
-    return all(Path(f"{prefix}{suffix}").is_file() for suffix in _MEGATRON)
+    """A pair of this prefix, or the pairs of conversations."""
+    names = (prefix, f"{prefix}{CONVERSATIONS[0]}")
+    return any(all(Path(f"{name}{suffix}").is_file() for suffix in _MEGATRON) for name in names)
+
+
+_KINDS: tuple[Kind, ...] = ("rows", "pairs", "shards")
+
+
+def _by_kind(files: Iterable[str]) -> dict[str, list[str]]:
+    """Files by what they hold; a pair by its prefix, once."""
+    found: dict[str, list[str]] = {kind: [] for kind in (*_KINDS, "unknown")}
+    for name in files:
+        prefix, suffix = name[:-4], name[-4:]
+        if suffix in _MEGATRON and _pair_exists(prefix):
+            if prefix not in found["pairs"]:
+                found["pairs"].append(prefix)
+        elif kind_of(name) in KINDS:
+            found["rows"].append(name)
+        else:
+            found["shards" if suffix in _SHARDS else "unknown"].append(name)
+    return found
 
 
 def _matches(pattern: str) -> list[str]:

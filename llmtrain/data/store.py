@@ -34,6 +34,25 @@ class Documents(Protocol):
     def fingerprint(self) -> str:
         """A digest of all documents in order."""
 
+    @property
+    def tally(self) -> Tally:
+        """What became of the rows that they were made from."""
+
+
+class MaskedDocuments(Documents, Protocol):
+    """Documents of which only some tokens are learnt."""
+
+    @property
+    def ends(self) -> np.ndarray:
+        """Where each document ends in `learnt`, int64 [documents]."""
+
+    @property
+    def learnt(self) -> np.ndarray | None:
+        """NOT_LEARNT, LEARNT or ENDS of each token in order, uint8 [tokens]; None where all are learnt."""
+
+    def read_learnt(self, document: int, start: int, stop: int) -> np.ndarray | None:
+        """`learnt` of tokens [start, stop) of a document."""
+
 
 @dataclass
 class Rejected:
@@ -91,12 +110,10 @@ class TokenStore:
 
     @cached_property
     def learnt(self) -> np.ndarray | None:
-        """NOT_LEARNT, LEARNT or ENDS of each token, uint8 [tokens]; None where all are learnt."""
         return self._map("learnt.bin", "uint8") if self._meta["masked"] else None
 
     @cached_property
     def ends(self) -> np.ndarray:
-        """Where each document ends in `tokens`, int64 [documents]."""
         return np.load(self.folder / "ends.npy")
 
     @cached_property
@@ -108,7 +125,6 @@ class TokenStore:
         return self.tokens[first + start : first + stop]
 
     def read_learnt(self, document: int, start: int, stop: int) -> np.ndarray | None:
-        """`learnt` of tokens [start, stop) of a document."""
         first = int(self.ends[document] - self.lengths[document])
         return None if self.learnt is None else self.learnt[first + start : first + stop]
 
@@ -122,7 +138,7 @@ class TokenStore:
 
 def write_store(folder: Path, chunks: Iterable[tuple[Encoded, Tally]], dtype: str, masked: bool) -> None:
     """Writes documents as they come; the folder appears at the end, complete."""
-    with _appearing(folder) as unfinished:
+    with appearing(folder) as unfinished:
         digest, ends, total, tally = xxhash.xxh3_128(), [np.zeros(0, np.int64)], 0, Tally()
         with (unfinished / "tokens.bin").open("wb") as tokens, (unfinished / "learnt.bin").open("wb") as learnt:
             for encoded, tally in chunks:  # noqa: B007  the last one is the sum of all
@@ -154,7 +170,8 @@ def find_or_write(folder: Path, fresh: bool, write: Callable[[Path], None]) -> N
 
 
 @contextmanager
-def _appearing(folder: Path) -> Iterator[Path]:
+def appearing(folder: Path) -> Iterator[Path]:
+    """A folder to write in, which becomes `folder` at the end, complete."""
     unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         yield unfinished

@@ -86,7 +86,7 @@ def tokenise(
     )
     folder = cache_folder(settings) / hashlib.sha256(key.encode()).hexdigest()[:32]
     dtype = "uint16" if max(tokenizer.get_vocab().values()) < 2**16 else "int32"
-    chunks = partial(_chunks, source, encoder, settings, setting)
+    chunks = partial(encoded_chunks, source, encoder, settings, setting)
     find_or_write(
         folder, settings.overwrite_cache, lambda path: write_store(path, chunks(), dtype, masked=encoder.masked)
     )
@@ -143,10 +143,14 @@ def _signature(files: tuple[File, ...]) -> list[Any]:
     return out
 
 
-def _chunks(
+def encoded_chunks(
     source: DataSource, encoder: Encoder, settings: DataConfig, setting: str
 ) -> Iterator[tuple[Encoded, Tally]]:
-    """Encoded documents in the order of the rows, each time with the tally so far."""
+    """Encoded documents in the order of the rows, each time with the tally so far.
+
+    Raises:
+        UserError: a file cannot be read, or of very many rows not one can be used.
+    """
     tally = Tally()
     rows: Iterator[tuple[Place, RawRow]] = chain.from_iterable(
         (((file, number), raw) for number, raw in read_file(file)) for file in source.files

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from llmtrain.config import Config
+from llmtrain.config import Config, ModelConfig
 from llmtrain.data.chat_templates import check_template, read_template
 from llmtrain.errors import UserError
 
@@ -20,8 +20,21 @@ def load_tokenizer(config: Config) -> PreTrainedTokenizerBase:
         UserError: no tokenizer there, one without an end-of-sequence token, or one that the template does not fit.
     """
     model = config.model
+    named = "model.tokenizer_name_or_path" if model.tokenizer_name_or_path else "model.model_name_or_path"
+    tokenizer = read_tokenizer(model, named)
+    if config.training.stage == "sft" and config.data.template is not None:
+        tokenizer.chat_template = read_template(config.data.template, config.data.tool_format)
+        check_template(tokenizer, config.data.template)
+    return tokenizer
+
+
+def read_tokenizer(model: ModelConfig, field: str) -> PreTrainedTokenizerBase:
+    """Loads it and adds the config's tokens; `field` is what names it in messages.
+
+    Raises:
+        UserError: no tokenizer there, or one without an end-of-sequence token.
+    """
     folder = model.tokenizer_name_or_path or model.model_name_or_path
-    field = "model.tokenizer_name_or_path" if model.tokenizer_name_or_path else "model.model_name_or_path"
     options: dict[str, Any] = {
         "use_fast": model.use_fast_tokenizer,
         "revision": model.model_revision,
@@ -47,9 +60,6 @@ def load_tokenizer(config: Config) -> PreTrainedTokenizerBase:
             f"{field}: the tokenizer in {folder!r} has no end-of-sequence token{padding}, so the end of a text could "
             f"not be learnt. Set eos_token in its tokenizer_config.json, or use another tokenizer."
         )
-    if config.training.stage == "sft" and config.data.template is not None:
-        tokenizer.chat_template = read_template(config.data.template, config.data.tool_format)
-        check_template(tokenizer, config.data.template)
     return tokenizer
 
 

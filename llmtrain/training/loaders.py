@@ -29,6 +29,7 @@ def training_loader(
         prefetch_factor=training.dataloader_prefetch_factor,
         pin_memory=training.dataloader_pin_memory and pin_memory,
         persistent_workers=training.dataloader_persistent_workers,
+        whole_run=datasets.whole_run,
         **_of_rank(config, batch, rank, padding),
     )
 

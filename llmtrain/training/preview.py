@@ -14,8 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from llmtrain.config import Config
 from llmtrain.data.build import build_datasets
-from llmtrain.data.loader import Loader, Position
-from llmtrain.data.mixture import Mixture
+from llmtrain.data.loader import Loader, Position, Samples
 from llmtrain.data.sample import IGNORED, MicroBatch
 from llmtrain.data.tokenizer import load_tokenizer, pad_id
 from llmtrain.errors import UserError
@@ -51,7 +50,7 @@ def preview(config: Config, *, rank: int, world_size: int, steps: int, as_json: 
     layout = plan_layout(world_size, config.parallel.fsdp_size)
     batch = plan_batch(config.training, layout.data_ranks)
     tokenizer = load_tokenizer(config)
-    datasets = build_datasets(config, tokenizer, main_first=nullcontext, is_main=True)
+    datasets = build_datasets(config, tokenizer, global_batch=batch.total, main_first=nullcontext, is_main=True)
     loader = training_loader(config, datasets, batch, rank=rank, padding=pad_id(tokenizer))
     found = _sequences(loader, datasets.train, rank, steps)
     if as_json:
@@ -66,13 +65,13 @@ def preview(config: Config, *, rank: int, world_size: int, steps: int, as_json: 
         print("\n".join(_shown(sequence, tokenizer, coloured=sys.stdout.isatty())))
 
 
-def _sequences(loader: Loader, dataset: Mixture, rank: int, steps: int) -> Iterator[Row]:
+def _sequences(loader: Loader, dataset: Samples, rank: int, steps: int) -> Iterator[Row]:
     for step, (_, batches) in enumerate(islice(loader.batches(Position(0, 0)), steps), 1):
         for batch in batches:
             yield from (Row(step, rank, *row) for row in _rows(batch, dataset))
 
 
-def _rows(batch: MicroBatch, dataset: Mixture) -> Iterator[tuple[list[int], ...]]:
+def _rows(batch: MicroBatch, dataset: Samples) -> Iterator[tuple[list[int], ...]]:
     """Ids, labels, positions and documents of each row that holds a sample."""
     lengths = [dataset[number].lengths for number in batch.sample_ids]
     if batch.documents is not None:

@@ -84,13 +84,14 @@ def train(resolved: Resolved, world: World) -> Ending:
     datasets = build_datasets(
         config,
         tokenizer,
+        global_batch=plan.batch.total,
         main_first=lambda: world.main_first(per_node=not config.data.data_shared_file_system),
         is_main=world.is_main,
     )
     place: dict[str, Any] = {"rank": world.rank, "padding": pad_id(tokenizer)}
     loader = training_loader(config, datasets, plan.batch, pin_memory=world.device.type != "cpu", **place)
     eval_loaders = evaluation_loaders(config, datasets, plan.batch, **place)
-    schedule = plan_schedule(config.training, _total_steps(config, loader))
+    schedule = plan_schedule(config.training, _total_steps(config, loader, datasets.whole_run))
     identity = _identity(
         config, hf_config, plan, world.broadcast(datasets.train.fingerprint() if world.is_main else None)
     )
@@ -198,10 +199,12 @@ def _fit_vocabulary(hf_config: PreTrainedConfig, tokenizer: PreTrainedTokenizerB
         )
 
 
-def _total_steps(config: Config, loader: Loader) -> int:
+def _total_steps(config: Config, loader: Loader, whole_run: bool) -> int:
     """`max_steps` where it is set, else epochs, a broken one rounded up to whole steps."""
     if config.training.max_steps > 0:
         return config.training.max_steps
+    if whole_run:
+        return loader.steps_per_epoch
     exact = config.training.num_train_epochs * loader.steps_per_epoch
     return max(1, -int(-exact // 1))
 

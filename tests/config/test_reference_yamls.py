@@ -16,19 +16,18 @@ META = (
     "every model is built on the meta device and filled shard by shard"
 )
 TEMPLATE = "data.template changes nothing here: pretraining uses no chat template"
-MANAGER = "data.data_manager_type changes nothing here: one library reads every kind of file, for every stage"
 
 LOADED = {
-    "pretrain_mamba3_demo_1b_2K_fsdp2_A2": [META, TEMPLATE, MANAGER],
-    "pretrain_minimax_m2p7_229b_8K_fsdp2_A3": [META, TEMPLATE, MANAGER],
-    "pretrain_qwen3_14b_4k_fsdp2_A3": [META, TEMPLATE, MANAGER],
-    "pretrain_qwen3_1point7b_4k_fsdp2_A2": [TEMPLATE, MANAGER],
-    "pretrain_qwen3_235b_4k_fsdp2_A3": [META, TEMPLATE, MANAGER],
-    "pretrain_qwen3_30b_4k_fsdp2_A5": [META, TEMPLATE, MANAGER],
-    "pretrain_qwen3_8b_4k_fsdp2_A2": [TEMPLATE, MANAGER],
-    "pretrain_qwen3_8b_4k_fsdp2_A3": [TEMPLATE, MANAGER],
-    "pretrain_qwen3_next_16k_fsdp2_A3": [META, TEMPLATE, MANAGER],
-    "pretrain_step_3p5_flash_196b_4K_fsdp2_A3": [META, TEMPLATE, MANAGER],
+    "pretrain_mamba3_demo_1b_2K_fsdp2_A2": [META, TEMPLATE],
+    "pretrain_minimax_m2p7_229b_8K_fsdp2_A3": [META, TEMPLATE],
+    "pretrain_qwen3_14b_4k_fsdp2_A3": [META, TEMPLATE],
+    "pretrain_qwen3_1point7b_4k_fsdp2_A2": [TEMPLATE],
+    "pretrain_qwen3_235b_4k_fsdp2_A3": [META, TEMPLATE],
+    "pretrain_qwen3_30b_4k_fsdp2_A5": [META, TEMPLATE],
+    "pretrain_qwen3_8b_4k_fsdp2_A2": [TEMPLATE],
+    "pretrain_qwen3_8b_4k_fsdp2_A3": [TEMPLATE],
+    "pretrain_qwen3_next_16k_fsdp2_A3": [META, TEMPLATE],
+    "pretrain_step_3p5_flash_196b_4K_fsdp2_A3": [META, TEMPLATE],
     "tune_gpt_oss_20b_varlen_fsdp2_A3": [],
     "tune_qwen3_8b_4k_fsdp2_A2": [],
 }

@@ -120,6 +120,29 @@ def test_forms_that_name_no_dataset(dataset: Any) -> None:
             "training.dataloader_prefetch_factor needs training.dataloader_num_workers of at least 1",
         ),
         (
+            {"data": {"split": "99,1,0"}},
+            "data.split is read where data.data_manager_type is mg; use data.val_size or data.eval_dataset",
+        ),
+        (
+            {"data": {"data_manager_type": "mg"}},
+            "data.data_manager_type is mg, which orders texts; only stage pt can be used with it",
+        ),
+        (
+            {"data": {"data_manager_type": "mg", "val_size": 5}, "training": {"stage": "pt"}},
+            "data.val_size is not for data.data_manager_type mg; use data.split",
+        ),
+        (
+            {
+                "data": {"data_manager_type": "mg", "eval_dataset": "e", "split": "9,1,0"},
+                "training": {"stage": "pt"},
+            },
+            "data.eval_dataset and a validation share in data.split exclude each other; give one",
+        ),
+        (
+            {"data": {"tool_format": "qwen"}},
+            "data.tool_format has a meaning for a named data.template only; the tokenizer's own writes tools its way",
+        ),
+        (
             {"training": {"eval_steps": 10}},
             "training.eval_steps needs held-out data: give data.val_size or data.eval_dataset",
         ),

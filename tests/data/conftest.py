@@ -41,6 +41,9 @@ def build(tmp_path: Path) -> Build:
         seed: int = 1,
         model: dict[str, Any] | None = None,
         named: str | None = None,
+        steps: int = -1,
+        epochs: float = 1.0,
+        batch: int = 1,
         **data: Any,
     ) -> Datasets:
         if tokenizer is None:
@@ -51,9 +54,11 @@ def build(tmp_path: Path) -> Build:
         config: Any = SimpleNamespace(
             model=ModelConfig(model_type="qwen3", tokenizer_name_or_path=str(tokenizer), **(model or {})),
             data=DataConfig(dataset=source, template=named, **data),
-            training=SimpleNamespace(stage=stage, seed=seed, disable_shuffling=False),
+            training=SimpleNamespace(
+                stage=stage, seed=seed, disable_shuffling=False, max_steps=steps, num_train_epochs=epochs
+            ),
         )
-        return build_datasets(config, load_tokenizer(config), main_first=nullcontext, is_main=True)
+        return build_datasets(config, load_tokenizer(config), global_batch=batch, main_first=nullcontext, is_main=True)
 
     return run
 

@@ -239,13 +239,3 @@ def test_other_files_can_be_held_out(build: Build, tmp_path: Path) -> None:
     made = build(rows("w1 w2"), "pt", eval_dataset=other, cutoff_len=8)
     assert read(made.evaluation[""][0].input_ids).startswith("w7 w8")
     assert [name for name, _ in made.summary] == ["data.dataset", "data.eval_dataset"]
-
-
-def test_pairs_of_megatron_are_refused_by_name(build: Build, tmp_path: Path) -> None:
-    pairs = tmp_path / "pairs"
-    pairs.mkdir()
-    for name in ("a.bin", "a.idx"):
-        (pairs / name).write_bytes(b"MMIDIDX")
-    for source in (pairs / "a", pairs / "a.bin", pairs):
-        with pytest.raises(UserError, match=r"data\.dataset: .*Megatron"):
-            build(source=str(source), stage="pt")
