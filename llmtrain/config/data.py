@@ -12,8 +12,6 @@ from pydantic import field_validator
 
 from llmtrain.config.section import Rule, Section, setting
 
-_STREAM = "streaming datasets are not available in this version"
-
 Source = str | list[str | dict[str, Any]] | dict[str, Any]
 
 # What describes a dataset, in `data.dataset` or in a dataset_info.json: LLaMA-Factory's fields, `name`, `weight` and
@@ -70,6 +68,10 @@ class DataConfig(Section):
     on_bad_row: Literal["error", "skip"] = setting(
         "error", "rows that cannot be used: stop and name them, or train without them and count them"
     )
+    streaming: bool = setting(
+        False, "read, tokenise and cut rows into samples during the run, for data larger than memory and disk"
+    )
+    buffer_size: int = setting(16384, "rows that are shuffled together in a stream", ge=1)
     mix_strategy: Literal["concat", "interleave_under", "interleave_over"] = setting(
         "concat",
         "several datasets: all of each; or by weight, an epoch ending when the first is used up (under) or when all "
@@ -135,8 +137,6 @@ class DataConfig(Section):
     create_attention_mask_in_dataloader: bool = setting(
         False, "dense masks from the loader", later="attention masks are never made dense by the loader"
     )
-    streaming: bool = setting(False, "read rows without an index", later=_STREAM)
-    buffer_size: int = setting(16384, "shuffle buffer of a stream", moot=f"it is read when streaming only; {_STREAM}")
     eval_num_beams: int | None = setting(
         None, "beams of generating evaluation", later="evaluation by generation is not available in this version"
     )
@@ -186,6 +186,7 @@ class DataConfig(Section):
 
     def rules(self) -> Iterator[Rule]:
         yield from self._manager_rules()
+        yield from self._stream_rules()
         if self.train_on_prompt and self.mask_history:
             yield Rule(("mask_history", "train_on_prompt"), "and data.train_on_prompt exclude each other; choose one")
         if self.val_size and self.eval_dataset is not None:
@@ -205,6 +206,16 @@ class DataConfig(Section):
             yield Rule(
                 ("eval_on_each_dataset",), "has nothing to evaluate; hold out some (data.val_size, data.eval_dataset)"
             )
+
+    def _stream_rules(self) -> Iterator[Rule]:
+        if not self.streaming:
+            return
+        if self.data_manager_type == "mg":
+            yield Rule(
+                ("streaming", "data_manager_type"), "and data.data_manager_type mg exclude each other; choose one"
+            )
+        if self.val_size:
+            yield Rule(("val_size", "streaming"), "cannot be taken out of a stream; use data.eval_dataset")
 
     def _manager_rules(self) -> Iterator[Rule]:
         if self.data_manager_type == "lf":

@@ -90,6 +90,11 @@ class Config(BaseModel):
                 ("data.data_manager_type", "training.stage"),
                 "is mg, which orders texts; only stage pt can be used with it",
             )
+        if self.data.streaming and self.training.max_steps < 0:
+            yield Rule(
+                ("data.streaming", "training.max_steps"),
+                "needs training.max_steps: how long a stream is shows when it has been read",
+            )
         if self.training.eval_steps and not self.data.holds_out:
             yield Rule(
                 ("training.eval_steps", "data.eval_dataset", "data.val_size"),

@@ -24,8 +24,9 @@ from llmtrain.data.sample import Collation
 from llmtrain.data.shards import ShardStore
 from llmtrain.data.sources import DataSource, resolve_sources
 from llmtrain.data.store import MaskedDocuments
+from llmtrain.data.streaming import RowSource, StreamData
 from llmtrain.data.supervision import ChatFormat
-from llmtrain.data.tokenise import Encoder, cache_folder, tokenise
+from llmtrain.data.tokenise import Encoder, cache_folder, tokenise, tokenizer_signature
 from llmtrain.errors import UserError
 
 Summary = list[tuple[str, str]]
@@ -40,7 +41,7 @@ class Datasets:
     whole_run: `train` is all that the run sees, in its order, and not one pass of several.
     """
 
-    train: Mixture | Blend
+    train: Mixture | Blend | StreamData
     evaluation: dict[str, Mixture]
     summary: Summary
     whole_run: bool = False
@@ -122,6 +123,13 @@ class _Builder:
         assert data.dataset is not None
         if data.data_manager_type == "mg":
             return self._build_blends(self._max_steps * global_batch if self._max_steps > 0 else None)
+        if data.streaming:
+            train, summary = self._stream()
+            evaluation, held_summary = self._held_out(
+                self._read(data.eval_dataset, "data.eval_dataset") if data.eval_dataset is not None else [],
+                "data.eval_dataset",
+            )
+            return Datasets(train, evaluation, [*summary, *held_summary])
         chosen = self._read(data.dataset, "data.dataset")
         held_out: list[_Chosen] = []
         held_name = "data.eval_dataset"
@@ -130,15 +138,67 @@ class _Builder:
         elif data.val_size:
             held_name = "data.val_size"
             chosen, held_out = self._split(chosen)
-        train, summary = self._mix([self._repeated(part) for part in chosen], "data.dataset")
-        if not held_out:
-            return Datasets(train, {}, summary)
+        mixture, summary = self._mix([self._repeated(part) for part in chosen], "data.dataset")
+        evaluation, held_summary = self._held_out(held_out, held_name)
+        return Datasets(mixture, evaluation, [*summary, *held_summary])
+
+    def _held_out(self, chosen: Sequence[_Chosen], setting: str) -> tuple[dict[str, Mixture], Summary]:
+        """Held-out data by name, "" for all of it."""
+        if not chosen:
+            return {}, []
         # The held-out loss is that of conversations by themselves, however the training rows are filled.
-        prepared = self._prepare(held_out, held_name, packs=self._layout.packs and self._layout.isolates)
+        prepared = self._prepare(chosen, setting, packs=self._layout.packs and self._layout.isolates)
         evaluation = {"": Mixture([part.rows for part in prepared])}
-        if data.eval_on_each_dataset:
+        if self._data.eval_on_each_dataset:
             evaluation = {part.chosen.source.name: Mixture([part.rows]) for part in prepared if len(part.rows)}
-        return Datasets(train, evaluation, [*summary, *self._summary(prepared, held_name)])
+        return evaluation, self._summary(prepared, setting)
+
+    def _stream(self) -> tuple[StreamData, Summary]:
+        data, tokenizer = self._data, self._tokenizer
+        assert data.dataset is not None and isinstance(tokenizer.eos_token_id, int)
+        sources = resolve_sources(data.dataset, data.dataset_dir, "data.dataset")
+        for source in sources:
+            if source.kind != "rows":
+                raise UserError(f"data.dataset: {source.name} holds tokens already; read it without data.streaming.")
+            if source.num_samples is not None:
+                raise UserError(
+                    f"data.dataset: num_samples of {source.name} cannot be drawn from a stream; leave it out."
+                )
+        weights = self._weights(sources, "data.dataset")
+        if weights is None and len(sources) > 1:
+            first = sources[0]
+            if any(source.layout != first.layout for source in sources):
+                raise UserError(
+                    "data.dataset names datasets of different forms, and a stream mixes such by weight: set "
+                    "data.mix_strategy to interleave_under or interleave_over."
+                )
+            files = tuple(file for source in sources for file in source.files)
+            sources = [replace(first, name="+".join(source.name for source in sources), files=files)]
+        parts = [
+            RowSource(source, self._encoder(source), n, self._seed, self._shuffle, data.buffer_size, data.max_samples)
+            for n, source in enumerate(sources)
+        ]
+        stream = StreamData(
+            parts,
+            weights,
+            length=data.cutoff_len,
+            end_id=tokenizer.eos_token_id,
+            texts=self._stage == "pt",
+            packs=self._layout.packs,
+            isolates=self._layout.isolates,
+            skips_bad_rows=data.on_bad_row == "skip",
+            described=[tokenizer_signature(tokenizer), *(part.encoder.key() for part in parts)],
+        )
+        summary: Summary = []
+        for part in parts:
+            order = f"shuffled within {data.buffer_size:,} rows" if self._shuffle else "in their order"
+            count = len(part.source.files)
+            line = f"{part.source.name}: {count:,} file{'s' if count > 1 else ''}, streamed, {order}"
+            summary.append(("" if summary else "data.dataset", line))
+        if weights is not None and len(parts) > 1:
+            shares = ", ".join(f"{p.source.name} {w / sum(weights):.1%}" for p, w in zip(parts, weights, strict=True))
+            summary.append(("mix", f"{shares} of the rows"))
+        return stream, summary
 
     def _build_blends(self, samples: int | None) -> Datasets:
         """Megatron's way: the documents are split by their place, and each part is a sequence of samples."""

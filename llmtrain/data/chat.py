@@ -54,6 +54,18 @@ class ChatEncoder:
         return Document(np.array(ids, np.int32), learnt)
 
 
+def chat_sample(ids: np.ndarray, learnt: np.ndarray, end_id: int) -> Sample:
+    """The sample of a conversation, or of its beginning; `learnt` as in `store`, both [length].
+
+    A token cut away is not predicted; the last kept one then ends in the middle and is taught no end.
+    """
+    ids = ids.astype(np.int64)
+    targets = np.full(len(ids), IGNORED, dtype=np.int64)
+    targets[:-1] = np.where(learnt[1:] == LEARNT, ids[1:], IGNORED)
+    targets[:-1][learnt[1:] == ENDS] = end_id
+    return Sample(ids, targets)
+
+
 class ChatDataset:
     """One conversation a sample; those without a learnt token within the cutoff are left out."""
 
@@ -72,14 +84,10 @@ class ChatDataset:
     def __getitem__(self, index: int) -> Sample:
         document = int(self._chosen[index])
         stop = min(int(self._store.lengths[document]), self._cutoff)
-        ids = self._store.read(document, 0, stop).astype(np.int64)
+        ids = self._store.read(document, 0, stop)
         learnt = self._store.read_learnt(document, 0, stop)
         assert learnt is not None
-        # A token cut away is not predicted; the last kept one then ends in the middle and is taught no end.
-        targets = np.full(len(ids), IGNORED, dtype=np.int64)
-        targets[:-1] = np.where(learnt[1:] == LEARNT, ids[1:], IGNORED)
-        targets[:-1][learnt[1:] == ENDS] = self._end_id
-        return Sample(ids, targets)
+        return chat_sample(ids, learnt, self._end_id)
 
     @property
     def lengths(self) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -28,17 +28,24 @@ class Samples(Protocol):
 
 @dataclass(frozen=True)
 class Position:
-    """The next global batch: number `batch` of epoch `epoch`."""
+    """The next global batch: number `batch` of epoch `epoch`.
+
+    Of a stream also: each slot's row and token (`streaming.Cursor`), and how many rows each dataset has, 0 where that
+    is not known yet.
+    """
 
     epoch: int
     batch: int
+    cursors: tuple[tuple[int, int], ...] = ()
+    sizes: tuple[int, ...] = ()
 
-    def to_dict(self) -> dict[str, int]:
+    def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: dict[str, int]) -> Position:
-        return cls(**values)
+    def from_dict(cls, values: dict[str, Any]) -> Position:
+        cursors = tuple((int(row), int(token)) for row, token in values.get("cursors", ()))
+        return cls(values["epoch"], values["batch"], cursors, tuple(values.get("sizes", ())))
 
 
 class Loader:
@@ -111,6 +118,17 @@ class Loader:
             if self._whole_run:
                 return
             epoch, batch = epoch + 1, 0
+
+    def whole_position(self, position: Position, gather: Callable[[Any], list[Any]]) -> Position:
+        """The position as all ranks together know it."""
+        return position
+
+    def epoch(self, position: Position) -> float:
+        """Passes over the data."""
+        return position.epoch + position.batch / self.steps_per_epoch
+
+    def describe(self) -> str:
+        return f"{self.steps_per_epoch} steps an epoch"
 
     def evaluation_batches(self) -> Iterator[MicroBatch]:
         """One pass over the data; every rank gets the same number of micro-batches."""

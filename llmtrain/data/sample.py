@@ -41,7 +41,8 @@ class MicroBatch:
     input_ids and targets are [batch, seq]; position_ids too, or None where every row is one sequence from position 0.
     documents: in a flat batch, the lengths of all its sequences, padding last; else None. A causal model needs no mask
     for right padding: what stands behind a token cannot reach it, and padding is told by position, never by id, so an
-    end token that doubles as padding is learnt. tokens, supervised, squared_lengths count without padding.
+    end token that doubles as padding is learnt. tokens, supervised, squared_lengths count without padding. sample_ids
+    and lengths are of the samples, in order: their numbers, and the lengths of their sequences.
     """
 
     input_ids: torch.Tensor
@@ -50,6 +51,7 @@ class MicroBatch:
     supervised: int
     squared_lengths: int
     sample_ids: tuple[int, ...]
+    lengths: tuple[tuple[int, ...], ...]
     position_ids: torch.Tensor | None = None
     documents: tuple[int, ...] | None = None
 
@@ -93,6 +95,7 @@ def collate(
         supervised=sum(int((sample.targets != IGNORED).sum()) for sample in samples),
         squared_lengths=sum(n * n for n in lengths),
         sample_ids=tuple(sample_ids),
+        lengths=tuple(sample.lengths for sample in samples),
         position_ids=positions,
         documents=documents,
     )

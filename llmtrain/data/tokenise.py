@@ -166,14 +166,19 @@ def encoded_chunks(
             tally.used += len(batch.encoded.lengths)
             tally.empty += batch.empty
             for index, reason in batch.rejected:
-                tally.reject(re.sub(r"'[^']*'|\d+", "*", reason), _shown(places[index]), reason)
+                tally.reject(kind_of_fault(reason), shown_place(places[index]), reason)
             progress.update(batch.rows)
             if tally.rows >= _HOPELESS and not tally.used and tally.bad:
                 raise UserError(describe_rejected(tally, setting, f"the first rows of {source.name}"))
             yield batch.encoded, tally
 
 
-def _shown(place: Place) -> str:
+def kind_of_fault(reason: str) -> str:
+    """Reasons that differ only in names and numbers are of one kind."""
+    return re.sub(r"'[^']*'|\d+", "*", reason)
+
+
+def shown_place(place: Place) -> str:
     file, number = place
     lines = isinstance(file, str) and ".jsonl" in file
     return f"{file}:{number}" if lines else f"{file}, row {number}"
@@ -220,25 +225,33 @@ def _encode_kept(raw_rows: list[RawRow]) -> Batch:
 
 def encode_batch(encoder: Encoder, raw_rows: list[RawRow]) -> Batch:
     """Parses and encodes; no row is lost: each one is a document, empty, or rejected with its reason."""
-    parsed: list[dict[str, Any]] = []
-    numbers: list[int] = []
     rejected: list[tuple[int, str]] = []
-    for index, raw in enumerate(raw_rows):
-        try:
-            parsed.append(parse(raw))
-            numbers.append(index)
-        except BadRow as reason:
-            rejected.append((index, str(reason)))
     documents: list[Document] = []
     empty = 0
-    for index, result in zip(numbers, encoder.encode(parsed), strict=True):
+    for index, result in enumerate(encode_row_batch(encoder, raw_rows)):
         if isinstance(result, BadRow):
             rejected.append((index, str(result)))
         elif result is None or not len(result.tokens):
             empty += 1
         else:
             documents.append(result)
-    return Batch(_joined(documents, encoder.masked), len(raw_rows), empty, sorted(rejected))
+    return Batch(_joined(documents, encoder.masked), len(raw_rows), empty, rejected)
+
+
+def encode_row_batch(encoder: Encoder, raw_rows: list[RawRow]) -> list[Document | BadRow | None]:
+    """What becomes of each row: a document, nothing, or why it cannot be used."""
+    results: list[Document | BadRow | None] = [None] * len(raw_rows)
+    parsed: list[dict[str, Any]] = []
+    numbers: list[int] = []
+    for index, raw in enumerate(raw_rows):
+        try:
+            parsed.append(parse(raw))
+            numbers.append(index)
+        except BadRow as reason:
+            results[index] = reason
+    for index, result in zip(numbers, encoder.encode(parsed), strict=True):
+        results[index] = result
+    return results
 
 
 def _joined(documents: list[Document], masked: bool) -> Encoded:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from llmtrain.data.streaming import StreamLoader
 from llmtrain.parallel.fsdp import ShardingReport
 from llmtrain.parallel.gradients import local_part
 from llmtrain.runtime.device import GIB
@@ -39,10 +40,9 @@ def header_rows(
         ("attention", str(run.model.config._attn_implementation)),
         ("memory", f"{_state_gib(run):.3f} GiB a rank for parameters, gradients and optimizer state; "
                    f"{device.total_memory_bytes() / GIB:.0f} GiB there"),
-        ("batch", f"{batch}; {run.loader.steps_per_epoch} steps an epoch"),
+        ("batch", f"{batch}; {run.loader.describe()}"),
         *data,
-        ("steps", f"{run.schedule.total} ({run.schedule.total / run.loader.steps_per_epoch:.2f} epochs); "
-                  f"{_describe_schedule(run.schedule)}"),
+        ("steps", f"{run.schedule.total}{_epochs(run)}; {_describe_schedule(run.schedule)}"),
         *[("optimizer" if i == 0 else "", line) for i, line in enumerate(run.optimizers.describe())],
         *[("note", note) for note in sharding.notes],
         ("output", str(config.training.output_dir)),
@@ -50,6 +50,12 @@ def header_rows(
     if resume_from is not None:
         rows.append(("resumed", f"{resume_from}, at step {run.progress.step}"))
     return rows
+
+
+def _epochs(run: Run) -> str:
+    if isinstance(run.loader, StreamLoader):
+        return ""
+    return f" ({run.schedule.total / run.loader.steps_per_epoch:.2f} epochs)"
 
 
 def _state_gib(run: Run) -> float:

@@ -7,22 +7,34 @@ from typing import Any
 from llmtrain.config import Config
 from llmtrain.data.build import Datasets, row_layout
 from llmtrain.data.loader import Loader
+from llmtrain.data.streaming import StreamData, StreamLoader
 from llmtrain.training.batch import BatchPlan
 
 
 def training_loader(
     config: Config, datasets: Datasets, batch: BatchPlan, *, rank: int, padding: int, pin_memory: bool = False
-) -> Loader:
+) -> Loader | StreamLoader:
     """`padding`: the id that fills rows up.
 
     Raises:
         UserError: an epoch without any batch.
     """
     training = config.training
+    if isinstance(datasets.train, StreamData):
+        return StreamLoader(
+            datasets.train,
+            global_batch_size=batch.total,
+            micro_batch_size=batch.micro,
+            num_workers=training.dataloader_num_workers,
+            prefetch_factor=training.dataloader_prefetch_factor,
+            pin_memory=training.dataloader_pin_memory and pin_memory,
+            **_of_rank(config, batch, rank, padding),
+        )
     return Loader(
         datasets.train,
         global_batch_size=batch.total,
         micro_batch_size=batch.micro,
+        seed=training.seed,
         shuffle=not training.disable_shuffling,
         drop_last=training.dataloader_drop_last,
         num_workers=training.dataloader_num_workers,
@@ -44,6 +56,7 @@ def evaluation_loaders(
             samples,
             global_batch_size=micro * batch.data_ranks,
             micro_batch_size=micro,
+            seed=config.training.seed,
             shuffle=False,
             drop_last=False,
             **_of_rank(config, batch, rank, padding),
@@ -56,7 +69,6 @@ def _of_rank(config: Config, batch: BatchPlan, rank: int, padding: int) -> dict[
     return {
         "dp_rank": rank,
         "dp_size": batch.data_ranks,
-        "seed": config.training.seed,
         "pad_id": padding,
         "collation": row_layout(config).collation,
     }

@@ -13,8 +13,9 @@ from transformers import PreTrainedModel
 
 from llmtrain.checkpoint.store import CheckpointStore
 from llmtrain.config import Config
-from llmtrain.data.loader import Loader, Position
+from llmtrain.data.loader import Loader
 from llmtrain.data.sample import MicroBatch
+from llmtrain.data.streaming import StreamLoader
 from llmtrain.errors import UserError
 from llmtrain.models.sizes import ModelSize
 from llmtrain.parallel.fsdp import set_gradient_sync
@@ -43,7 +44,7 @@ class Run:
     size: ModelSize
     optimizers: Optimizers
     schedule: Schedule
-    loader: Loader
+    loader: Loader | StreamLoader
     eval_loaders: dict[str, Loader]
     store: CheckpointStore
     metrics: MetricsFile
@@ -164,7 +165,7 @@ def _metrics_row(run: Run, meter: IntervalMeter, reading: Reading) -> dict[str, 
     flops = run.size.flops(counts.tokens, counts.squared_lengths)
     row: dict[str, Any] = {
         "step": run.progress.step,
-        "epoch": round(_epoch(run.progress.position, run.loader), 6),
+        "epoch": round(run.loader.epoch(run.progress.position), 6),
         "loss": reading.loss,
         "grad_norm": reading.grad_norm,
         "lr": run.schedule.at(run.progress.step),
@@ -187,7 +188,7 @@ def _metrics_row(run: Run, meter: IntervalMeter, reading: Reading) -> dict[str, 
 def _evaluate(run: Run, meter: IntervalMeter) -> None:
     result = evaluate(run.model, run.eval_loaders, run.world)
     meter.paused_seconds += result["eval_seconds"]
-    position = round(_epoch(run.progress.position, run.loader), 6)
+    position = round(run.loader.epoch(run.progress.position), 6)
     _record(run, {"step": run.progress.step, "epoch": position, **result})
     run.display.say(
         f"step {run.progress.step}  held-out loss {result['eval_loss']:.4f}  "
@@ -200,6 +201,7 @@ def _evaluate(run: Run, meter: IntervalMeter) -> None:
 
 def _save(run: Run, meter: IntervalMeter) -> Path:
     start = time.perf_counter()
+    run.progress.position = run.loader.whole_position(run.progress.position, run.world.gather)
     tensors = training_tensors(run.model, None if run.config.training.save_only_model else run.optimizers)
     path = run.store.save(run.progress.step, tensors, run.describe_state(run.progress))
     meter.paused_seconds += time.perf_counter() - start
@@ -218,10 +220,6 @@ def _save_is_due(run: Run) -> bool:
 
 def _is_due(step: int, every: int, total: int) -> bool:
     return step == total or (every > 0 and step % every == 0)
-
-
-def _epoch(position: Position, loader: Loader) -> float:
-    return position.epoch + position.batch / loader.steps_per_epoch
 
 
 def _record(run: Run, row: dict[str, Any]) -> None:

@@ -14,8 +14,9 @@ from transformers import PreTrainedTokenizerBase
 
 from llmtrain.config import Config
 from llmtrain.data.build import build_datasets
-from llmtrain.data.loader import Loader, Position, Samples
+from llmtrain.data.loader import Loader, Position
 from llmtrain.data.sample import IGNORED, MicroBatch
+from llmtrain.data.streaming import StreamData, StreamLoader
 from llmtrain.data.tokenizer import load_tokenizer, pad_id
 from llmtrain.errors import UserError
 from llmtrain.runtime.mesh import plan_layout
@@ -52,30 +53,31 @@ def preview(config: Config, *, rank: int, world_size: int, steps: int, as_json: 
     tokenizer = load_tokenizer(config)
     datasets = build_datasets(config, tokenizer, global_batch=batch.total, main_first=nullcontext, is_main=True)
     loader = training_loader(config, datasets, batch, rank=rank, padding=pad_id(tokenizer))
-    found = _sequences(loader, datasets.train, rank, steps)
+    found = _sequences(loader, rank, steps)
     if as_json:
         for sequence in found:
             print(json.dumps(vars(sequence)))
         return
-    for name, value in [*datasets.summary, ("batch", f"{batch}; {loader.steps_per_epoch} steps an epoch")]:
+    for name, value in [*datasets.summary, ("batch", f"{batch}; {loader.describe()}")]:
         print(f"{name:<18} {value}")
-    print("\ntokens of a row")
-    print("\n".join(_histogram(datasets.train.lengths)))
+    if not isinstance(datasets.train, StreamData):
+        print("\ntokens of a row")
+        print("\n".join(_histogram(datasets.train.lengths)))
     for sequence in found:
         print("\n".join(_shown(sequence, tokenizer, coloured=sys.stdout.isatty())))
 
 
-def _sequences(loader: Loader, dataset: Samples, rank: int, steps: int) -> Iterator[Row]:
+def _sequences(loader: Loader | StreamLoader, rank: int, steps: int) -> Iterator[Row]:
     for step, (_, batches) in enumerate(islice(loader.batches(Position(0, 0)), steps), 1):
         for batch in batches:
-            yield from (Row(step, rank, *row) for row in _rows(batch, dataset))
+            yield from (Row(step, rank, *row) for row in _rows(batch))
 
 
-def _rows(batch: MicroBatch, dataset: Samples) -> Iterator[tuple[list[int], ...]]:
+def _rows(batch: MicroBatch) -> Iterator[tuple[list[int], ...]]:
     """Ids, labels, positions and documents of each row that holds a sample."""
-    lengths = [dataset[number].lengths for number in batch.sample_ids]
-    if batch.documents is not None:
-        lengths = [tuple(n for sample in lengths for n in sample)] if lengths else []
+    lengths = list(batch.lengths)
+    if batch.documents is not None and lengths:
+        lengths = [tuple(n for sample in lengths for n in sample)]
     for row, documents in enumerate(lengths):
         width = batch.input_ids.shape[1]
         numbers = np.full(width, -1)

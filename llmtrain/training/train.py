@@ -21,6 +21,7 @@ from llmtrain.checkpoint.store import CheckpointStore
 from llmtrain.config import Config, Resolved
 from llmtrain.data.build import build_datasets, row_layout
 from llmtrain.data.loader import Loader, Position
+from llmtrain.data.streaming import StreamLoader
 from llmtrain.data.tokenizer import load_tokenizer, pad_id
 from llmtrain.errors import UserError
 from llmtrain.models.build import build_skeleton, layer_names
@@ -146,7 +147,7 @@ def train(resolved: Resolved, world: World) -> Ending:
         if world.is_main:
             plot_loss(run.metrics.rows, outputs.plot, config.training.run_name or outputs.folder.name)
         run.trackers.finish()
-    _summarise(run, ending, outputs, exported, time.perf_counter() - started)
+    _summarise(run, ending, outputs, exported, time.perf_counter() - started, _left_out(loader, world))
     return ending
 
 
@@ -199,10 +200,11 @@ def _fit_vocabulary(hf_config: PreTrainedConfig, tokenizer: PreTrainedTokenizerB
         )
 
 
-def _total_steps(config: Config, loader: Loader, whole_run: bool) -> int:
+def _total_steps(config: Config, loader: Loader | StreamLoader, whole_run: bool) -> int:
     """`max_steps` where it is set, else epochs, a broken one rounded up to whole steps."""
     if config.training.max_steps > 0:
         return config.training.max_steps
+    assert isinstance(loader, Loader), "a stream has max_steps"
     if whole_run:
         return loader.steps_per_epoch
     exact = config.training.num_train_epochs * loader.steps_per_epoch
@@ -315,13 +317,28 @@ def _export_dtype(config: Config, hf_config: PreTrainedConfig) -> torch.dtype:
     return DTYPES[config.parallel.param_dtype]
 
 
-def _summarise(run: Run, ending: Ending, outputs: Outputs, exported: Path | None, seconds: float) -> None:
+def _left_out(loader: Loader | StreamLoader, world: World) -> str | None:
+    """What a stream could not use since the run was started, of all ranks."""
+    if not isinstance(loader, StreamLoader):
+        return None
+    kinds = [kind for tally in world.gather(loader.left_out) for kind in tally.rejected.values()]
+    if not kinds:
+        return None
+    worst = max(kinds, key=lambda kind: kind.count)
+    return f"{sum(kind.count for kind in kinds):,}, such as {worst.place}: {worst.reason}"
+
+
+def _summarise(
+    run: Run, ending: Ending, outputs: Outputs, exported: Path | None, seconds: float, left_out: str | None
+) -> None:
     lines: list[tuple[str, str]] = [("steps", f"{ending.step} of {run.schedule.total}")]
     for name, key in (("training loss", "loss"), ("held-out loss", "eval_loss")):
         values = _first_and_last([r[key] for r in run.metrics.rows if key in r])
         if values:
             lines.append((name, values))
     lines.append(("tokens", f"{run.progress.tokens_total:,}"))
+    if left_out:
+        lines.append(("rows left out", left_out))
     if run.progress.skipped_steps:
         lines.append(("skipped steps", f"{run.progress.skipped_steps} (gradients not finite)"))
     lines.append(("metrics", str(outputs.metrics)))

@@ -139,6 +139,18 @@ def test_forms_that_name_no_dataset(dataset: Any) -> None:
             "data.eval_dataset and a validation share in data.split exclude each other; give one",
         ),
         (
+            {"data": {"streaming": True}},
+            "data.streaming needs training.max_steps: how long a stream is shows when it has been read",
+        ),
+        (
+            {"data": {"streaming": True, "val_size": 4}, "training": {"max_steps": 5}},
+            "data.val_size cannot be taken out of a stream; use data.eval_dataset",
+        ),
+        (
+            {"data": {"streaming": True, "data_manager_type": "mg"}, "training": {"max_steps": 5, "stage": "pt"}},
+            "data.streaming and data.data_manager_type mg exclude each other; choose one",
+        ),
+        (
             {"data": {"tool_format": "qwen"}},
             "data.tool_format has a meaning for a named data.template only; the tokenizer's own writes tools its way",
         ),
@@ -194,7 +206,6 @@ def test_a_rule_is_silent_about_a_value_that_cannot_be_read() -> None:
         ("training.calculate_per_token_loss", False, "true"),
         ("training.save_async", True, "false"),
         ("training.profile", True, "false"),
-        ("data.streaming", True, "false"),
         ("model.quant_recipe_name", "mxfp8", "null"),
         ("model.resize_vocab", True, "false"),
         ("inference.max_new_tokens", 256, "512"),
