@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from llmtrain.config import Resolved, json_schema, load_config, render_config, render_help
 from llmtrain.errors import UserError
@@ -14,7 +15,7 @@ from llmtrain.errors import UserError
 USAGE = """\
 usage: torchrun [--nproc_per_node N] train_fsdp2.py CONFIG.yaml [--section.field value ...]
        llmtrain train CONFIG.yaml [--section.field value ...]      one process, without torchrun
-       llmtrain data CONFIG.yaml [--rank R --world-size N --steps K --json] [--section.field value ...]
+       llmtrain data CONFIG.yaml [--rank R --world-size N --steps K --json --plot PNG] [--section.field value ...]
                                                                    what the model will see; loads no model
        llmtrain preprocess --input FILE ... --output-prefix PREFIX --tokenizer-name-or-path DIR [--append-eod ...]
                                                                    Megatron's .bin/.idx; --help lists its options
@@ -90,6 +91,7 @@ def data_command(argv: Sequence[str]) -> int:
     parser.add_argument("--world-size", type=int, default=1)
     parser.add_argument("--steps", type=int, default=1)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--plot", type=Path)
     options, words = parser.parse_known_args(argv)
 
     def act(resolved: Resolved) -> None:
@@ -101,6 +103,7 @@ def data_command(argv: Sequence[str]) -> int:
             world_size=options.world_size,
             steps=options.steps,
             as_json=options.json,
+            plot=options.plot,
         )
 
     return _command(words, act)

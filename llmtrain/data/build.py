@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from llmtrain.config import Config, DataConfig, TrainingConfig
 from llmtrain.config.data import Source, parse_split, parse_weights
 from llmtrain.data.chat import ChatDataset, ChatEncoder
-from llmtrain.data.gpt import Blend, GPTDataset, blend_for, split_documents
+from llmtrain.data.gpt import Blend, GPTDataset, blend_for, normalised, split_documents
 from llmtrain.data.indexed import IndexedStore, InstructionStore
 from llmtrain.data.mixture import Mixture, permutation
 from llmtrain.data.packing import PackedDataset
@@ -269,8 +269,8 @@ class _Builder:
         if self._layout.isolates:
             summary.append(("", "the documents of a sample do not see each other"))
         if len(chosen) > 1:
-            names = [(part.source.name, share) for part, share in zip(chosen, blended.shares, strict=True)]
-            summary.append(("mix", _describe_mix(names, "samples", "a run")))
+            names = [part.source.name for part in chosen]
+            summary.append(("mix", _describe_mix(names, blended.shares, "samples a run")))
         return summary
 
     def _read(self, value: Source, setting: str) -> list[_Chosen]:
@@ -384,11 +384,12 @@ class _Builder:
         parts = [prepared[i].rows for i in used]
         mixture = Mixture(parts, data.mix_strategy, None if weights is None else [weights[i] for i in used])
         summary = self._summary(prepared, setting)
-        if data.mix_strategy != "concat":
+        if len(used) > 1:
             names = [prepared[i].chosen.source.name for i in used]
-            shares = [(name, int(n)) for name, n in zip(names, mixture.shares, strict=True)]
             unit = "blocks" if self._stage == "pt" else "packed rows" if self._layout.packs else "conversations"
-            summary.append(("mix", _describe_mix(shares, unit)))
+            tokens = [float(part.lengths.mean() * n) for part, n in zip(parts, mixture.shares, strict=True)]
+            summary.append(("mix", _describe_mix(names, mixture.shares.tolist(), f"{unit} an epoch")))
+            summary.append(("", f"in tokens {', '.join(f'{share:.1%}' for share in normalised(tokens))}"))
         return mixture, summary
 
     def _weights(self, sources: Sequence[DataSource], setting: str) -> list[float] | None:
@@ -435,11 +436,13 @@ class _Builder:
             if self._layout.isolates:
                 lines.append("the documents of a block do not see each other")
         else:
-            lines = [f"{len(samples):,} conversations, {samples.supervised:,} supervised tokens"]
+            learnt, total = samples.supervised, max(1, int(samples.lengths.sum()))
+            lines = [f"{len(samples):,} conversations, {learnt:,} supervised tokens ({learnt / total:.0%} of all)"]
             if samples.left_out:
-                total = len(samples) + samples.left_out
                 why = f"no supervised token within {cutoff} tokens"
-                lines.append(f"{samples.left_out:,} of {total:,} conversations left out: {why}")
+                lines.append(
+                    f"{samples.left_out:,} of {len(samples) + samples.left_out:,} conversations left out: {why}"
+                )
             if samples.cut:
                 lines.append(f"{samples.cut:,} conversations cut at {cutoff} tokens")
         if isinstance(part.rows, PackedDataset):
@@ -467,7 +470,7 @@ def _proportional(count: int, sizes: np.ndarray) -> list[int]:
     return [int(share) for share in shares]
 
 
-def _describe_mix(shares: Sequence[tuple[str, int]], unit: str, time: str = "an epoch") -> str:
-    total = sum(n for _, n in shares)
-    parts = ", ".join(f"{name} {n / total:.1%} ({n:,})" for name, n in shares)
-    return f"{parts} of {total:,} {unit} {time}"
+def _describe_mix(names: Sequence[str], counts: Sequence[int], unit: str) -> str:
+    total = sum(counts)
+    parts = ", ".join(f"{name} {n / total:.1%} ({n:,})" for name, n in zip(names, counts, strict=True))
+    return f"{parts} of {total:,} {unit}"

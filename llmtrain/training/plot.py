@@ -1,4 +1,4 @@
-"""`loss.png`: training and held-out loss over the steps."""
+"""Pictures: `loss.png`, training and held-out loss over the steps; the lengths of a dataset's rows."""
 
 from __future__ import annotations
 
@@ -23,6 +23,19 @@ def plot_loss(rows: list[dict[str, Any]], path: Path, title: str) -> None:
     if held_out:
         axes.plot(*zip(*held_out, strict=True), "o-", color="#c8553d", markersize=4, label="held out")
     axes.set(xlabel="optimizer step", ylabel="loss (nats per token)", title=title)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path)
+
+
+def plot_lengths(lengths: np.ndarray, path: Path, title: str) -> None:
+    """Draws how many rows there are of each length in tokens."""
+    figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
+    axes = figure.add_subplot()
+    axes.hist(lengths, bins=min(60, int(np.ptp(lengths)) + 1), color="#1f4e8c")
+    mean = float(lengths.mean())
+    axes.axvline(mean, color="#c8553d", linewidth=1.2, label=f"mean {mean:,.1f}")
+    axes.set(xlabel="tokens of a row", ylabel="rows", title=title)
     axes.grid(alpha=0.3)
     axes.legend()
     figure.savefig(path)

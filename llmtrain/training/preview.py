@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -22,6 +23,7 @@ from llmtrain.errors import UserError
 from llmtrain.runtime.mesh import plan_layout
 from llmtrain.training.batch import plan_batch
 from llmtrain.training.loaders import training_loader
+from llmtrain.training.plot import plot_lengths
 
 _BAR = 40  # characters of the histogram's longest bar
 
@@ -39,9 +41,9 @@ class Row:
     doc_ids: list[int]
 
 
-def preview(config: Config, *, rank: int, world_size: int, steps: int, as_json: bool) -> None:
+def preview(config: Config, *, rank: int, world_size: int, steps: int, as_json: bool, plot: Path | None = None) -> None:
     """Prints the sequences of the first steps of one rank, after a summary of the whole; with `as_json` one JSON line a
-    sequence and nothing else.
+    sequence and nothing else. `plot`: where a picture of the rows' lengths goes.
 
     Raises:
         UserError: wrong numbers, or data that cannot be used.
@@ -53,6 +55,10 @@ def preview(config: Config, *, rank: int, world_size: int, steps: int, as_json: 
     tokenizer = load_tokenizer(config)
     datasets = build_datasets(config, tokenizer, global_batch=batch.total, main_first=nullcontext, is_main=True)
     loader = training_loader(config, datasets, batch, rank=rank, padding=pad_id(tokenizer))
+    if plot is not None:
+        if isinstance(datasets.train, StreamData):
+            raise UserError("--plot: the lengths of a stream's rows show only when it has been read.")
+        plot_lengths(datasets.train.lengths, plot, f"{len(datasets.train):,} rows")
     found = _sequences(loader, rank, steps)
     if as_json:
         for sequence in found:

@@ -276,7 +276,7 @@ def test_several_pairs_of_a_folder_are_datasets_of_their_own(tmp_path: Path, bui
         corpus(folder / name, first, 3)
     made = build(stage="pt", source=str(folder), cutoff_len=15)
     assert [made.train[i].input_ids[0] for i in range(2)] == [7, 22]
-    assert [line.split(":")[0] for _, line in made.summary] == ["a", "b"]
+    assert [line.split(":")[0] for _, line in made.summary[:2]] == ["a", "b"]
 
 
 def test_tokens_in_plain_arrays(tmp_path: Path, build: Build) -> None:

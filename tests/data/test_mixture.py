@@ -127,6 +127,7 @@ def test_weights_come_from_the_setting_or_from_the_datasets(build: Build, tmp_pa
         made = build(**settings, mix_strategy="interleave_under")
         assert made.train.shares.tolist() == [4, 12]
         assert ("mix", "a 25.0% (4), b 75.0% (12) of 16 conversations an epoch") in made.summary
+        assert ("", "in tokens 25.0%, 75.0%") in made.summary
 
 
 @pytest.mark.parametrize(

@@ -111,3 +111,28 @@ def test_the_verb_runs_as_a_module(files: Path) -> None:
         [sys.executable, "-m", "llmtrain.cli", "data", path, "--json"], capture_output=True, text=True, check=True
     )
     assert len(done.stdout.splitlines()) == len([json.loads(line) for line in done.stdout.splitlines()]) > 0
+
+
+def test_a_picture_of_the_lengths(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = config(files, [chat("w1", " ".join(["w2"] * n)) for n in range(1, 9)])
+    assert cli.main(["data", path, "--plot", str(files / "lengths.png")]) == 0
+    assert (files / "lengths.png").read_bytes().startswith(b"\x89PNG")
+    assert "44 supervised tokens (58% of all)" in capsys.readouterr().out
+    assert cli.main(["data", path, "--data.streaming", "--training.max_steps", "3", "--plot", "x.png"]) == 1
+    assert "--plot: the lengths of a stream's rows" in capsys.readouterr().err
+
+
+def test_a_stream_is_shown_as_it_is_trained_on(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    batch = {"per_device_train_batch_size": 2, "global_batch_size": 4, "max_steps": 3}
+    rows = [chat("w1", " ".join(["w2"] * n)) for n in range(1, 9)]
+    path = config(files, rows, data={"streaming": True}, training=batch)
+    ranks = [lines(capsys, path, "--steps", "2", "--world-size", "2", "--rank", rank) for rank in ("0", "1")]
+    alone = lines(capsys, path, "--steps", "2")
+    assert sum(label == WORDS.index("w2") for row in alone for label in row["labels"]) == 36  # 1 + ... + 8
+    assert [row for step in (1, 2) for rank in ranks for row in rank if row["step"] == step] == [
+        {**row, "rank": place // 2}
+        for step in (1, 2)
+        for place, row in enumerate(r for r in alone if r["step"] == step)
+    ]
+    assert cli.main(["data", path]) == 0
+    assert "streamed" in capsys.readouterr().out
