@@ -40,6 +40,7 @@ _UNREADABLE = (
 )
 _UTF8_BOM = b"\xef\xbb\xbf"
 _TABLE_ROWS = 1024
+_ARROW_FILE = b"ARROW1"
 
 
 class BadRow(Exception):
@@ -192,21 +193,24 @@ def _parquet(file: str, start: int) -> Iterator[Numbered]:
 
 
 def _arrow(file: str, start: int) -> Iterator[Numbered]:
-    """Either of Arrow's two file formats; the `datasets` library writes streams."""
+    """Either of Arrow's two file formats, batch by batch; the `datasets` library writes streams."""
     with _open(file) as stream:
-        data = stream.read()
-    try:
-        table = pa.ipc.open_file(data).read_all()
-    except pa.ArrowInvalid:
-        table = pa.ipc.open_stream(data).read_all()
-    yield from _skipping(iter(table.to_batches(_TABLE_ROWS)), 0, start)
+        whole = stream.read(len(_ARROW_FILE)) == _ARROW_FILE
+        stream.seek(0)
+        if whole:
+            table = pa.ipc.open_file(stream)
+            batches = (table.get_batch(i) for i in range(table.num_record_batches))
+        else:
+            batches = iter(pa.ipc.open_stream(stream))
+        yield from _skipping(batches, 0, start)
 
 
 def _skipping(batches: Iterator[pa.RecordBatch], first: int, start: int) -> Iterator[Numbered]:
     for batch in batches:
-        if first + batch.num_rows > start:
-            skipped = max(0, start - first)
-            yield from enumerate(batch.slice(skipped).to_pylist(), first + skipped + 1)
+        # A damaged file may hold texts of negative lengths, which end the process.
+        batch.validate(full=True)
+        for begin in range(max(0, start - first), batch.num_rows, _TABLE_ROWS):
+            yield from enumerate(batch.slice(begin, _TABLE_ROWS).to_pylist(), first + begin + 1)
         first += batch.num_rows
 
 
