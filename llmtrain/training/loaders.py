@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from llmtrain.config import Config
-from llmtrain.data.build import Datasets, row_layout
 from llmtrain.data.loader import Loader
+from llmtrain.data.recipe import Datasets, row_layout
 from llmtrain.data.streaming import StreamData, StreamLoader
 from llmtrain.training.batch import BatchPlan
 

@@ -19,8 +19,9 @@ import llmtrain
 from llmtrain.checkpoint.export import export_hf
 from llmtrain.checkpoint.store import CheckpointStore
 from llmtrain.config import Config, Resolved
-from llmtrain.data.build import build_datasets, row_layout
+from llmtrain.data.build import build_datasets
 from llmtrain.data.loader import Loader, Position
+from llmtrain.data.recipe import row_layout
 from llmtrain.data.streaming import StreamLoader
 from llmtrain.data.tokenizer import load_tokenizer, pad_id
 from llmtrain.errors import UserError

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from llmtrain.config import DataConfig, ModelConfig
-from llmtrain.data.build import Datasets, build_datasets
+from llmtrain.data.build import build_datasets
+from llmtrain.data.recipe import Datasets
 from llmtrain.data.tokenizer import load_tokenizer
 from tests.tiny import TEMPLATE, WORDS, make_tokenizer, write_jsonl
 

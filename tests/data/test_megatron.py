@@ -228,6 +228,22 @@ def test_a_blend_of_pairs_follows_its_weights(tmp_path: Path, build: Build) -> N
     assert any("a 30.0% (30), b 70.0% (70) of 100 samples a run" in line for _, line in made.summary)
 
 
+def test_a_dataset_of_weight_0_never_comes(tmp_path: Path, build: Build) -> None:
+    first, second, third = corpus(tmp_path / "a", 7), corpus(tmp_path / "b", 67), corpus(tmp_path / "c", 7)
+    source = f"1 {first} 0 {second} 3 {third}"
+    made = build(stage="pt", source=source, data_manager_type="mg", cutoff_len=8, steps=60)
+    assert all((made.train[i].input_ids < 67).all() for i in range(60))
+    assert any("a 25.0% (15), c 75.0% (45) of 60 samples a run" in line for _, line in made.summary)
+    with pytest.raises(UserError, match="all weights are 0"):
+        build(stage="pt", source=f"0 {first} 0 {second}", data_manager_type="mg", cutoff_len=8, steps=6)
+
+
+def test_a_count_is_no_weight(tmp_path: Path, build: Build) -> None:
+    source = {"file_name": corpus(tmp_path / "a", 7), "num_samples": 5}
+    with pytest.raises(UserError, match=r"a has num_samples; with data\.data_manager_type mg give it a weight"):
+        build(stage="pt", source=source, data_manager_type="mg", cutoff_len=8)
+
+
 def test_pairs_without_weights_are_all_taken_once_and_then_by_their_tokens(tmp_path: Path, build: Build) -> None:
     source = [corpus(tmp_path / "a", 7), corpus(tmp_path / "b", 67, 6)]
     once = build(stage="pt", source=source, data_manager_type="mg", cutoff_len=8)
@@ -318,6 +334,8 @@ def test_conversations_as_pairs(tmp_path: Path, build: Build) -> None:
     assert read(made.train[0].targets) == ". . . w2 <end> ."
     assert read(made.train[1].targets) == ". . w2 </s> . ."
     assert isinstance(InstructionStore(str(tmp_path / "c")).fingerprint(), str)
+    with pytest.raises(UserError, match="c says itself what is learnt"):
+        build(source=str(tmp_path / "c"), cutoff_len=16, mask_history=True)
     write(tmp_path / "c_packed_labels_document", labels[:1])
     with pytest.raises(UserError, match="sequences of different lengths"):
         build(source=str(tmp_path / "c"), cutoff_len=16)

@@ -222,6 +222,13 @@ def test_datasets_are_mixed_by_weight(tmp_path: Path, build: Build) -> None:
     assert steps(data, 5, 4, position, micro_batch_size=1)[0] == straight[7:]
 
 
+def test_a_dataset_of_weight_0_never_comes(tmp_path: Path, build: Build) -> None:
+    names = [chats(tmp_path / f"{n}.jsonl", 20, 100 * n) for n in range(3)]
+    source = [{"file_name": name, "weight": weight} for name, weight in zip(names, (1, 0, 1), strict=True)]
+    data = stream(build, source, "sft", mix_strategy="interleave_over")
+    assert {number(sample) // 100 for step in steps(data, 8)[0] for sample in step} == {0, 2}
+
+
 def test_datasets_without_weights_follow_each_other_if_they_are_alike(tmp_path: Path, build: Build) -> None:
     source: list[Any] = [chats(tmp_path / "a.jsonl", 20), chats(tmp_path / "b.jsonl", 20, 20)]
     assert len(stream(build, source, "sft").sources) == 1
