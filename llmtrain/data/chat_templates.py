@@ -115,7 +115,7 @@ def check_template(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
     written = [*header.tokens, *(end for end in header.ends if end != "eos")]
     lacking = {}
     for token in dict.fromkeys(written):
-        ids = tokenizer(token, add_special_tokens=False)["input_ids"]
+        ids = tokenizer(token, add_special_tokens=False, split_special_tokens=False)["input_ids"]
         if len(ids) != 1 or (ids[0] == tokenizer.unk_token_id and token != tokenizer.unk_token):
             lacking[token] = len(ids)
     if lacking:

@@ -23,7 +23,7 @@ _HELD_OUT = -1
 
 @dataclass(frozen=True)
 class _Prepared:
-    """The same as samples; `rows` are what is trained on, packs of samples perhaps."""
+    """A source's documents as samples; `rows` are what is trained on, packs of samples perhaps."""
 
     chosen: Chosen
     samples: BlockDataset | ChatDataset

@@ -14,7 +14,9 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import jinja2
+import numpy as np
 from transformers import PreTrainedTokenizerBase
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from llmtrain.data.chat_templates import Header, end_ids, read_header
 from llmtrain.data.formats import Message
@@ -22,6 +24,10 @@ from llmtrain.data.readers import BadRow
 
 # Stands for an answer's text in a render; no template treats it in a special way, and no text contains it.
 _PLACEHOLDER = "\ue000answer\ue001"
+# Stands within a special token that a text only spells, so that it is none.
+_BREAK = "\ue002"
+# The names by which templates know a thought; transformers gives it to them under each.
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 
 
 class Span(NamedTuple):
@@ -60,6 +66,8 @@ class ChatFormat:
         if self._header.ends:  # one of the named ones, which know one kind of system prompt
             messages = [{**m, "role": "system"} if m["role"] == "developer" else m for m in messages]
         self._refuse_unwritten(messages, tools)
+        if self._splits:
+            messages, tools = self._broken(messages), self._broken(tools)
         try:
             ids, spans = (self._marked_spans if self._marks_answers else self._proved_spans)(messages, tools)
         except (jinja2.TemplateError, TypeError, ValueError, KeyError) as error:
@@ -79,7 +87,8 @@ class ChatFormat:
             part: any(message.get(part) for message in messages) for part in ("tool_calls", "reasoning_content")
         }
         for part, present in held.items():
-            if present and part not in self._template:
+            names = _THOUGHTS if part == "reasoning_content" else (part,)
+            if present and not any(name in self._template for name in names):
                 raise BadRow(
                     f"has {part}, for which the chat template has no place; choose one that has (data.template)"
                 )
@@ -111,28 +120,85 @@ class ChatFormat:
         assert isinstance(text, str)
         return text
 
+    @cached_property
+    def _splits(self) -> bool:
+        """Whether special tokens in a conversation are text (`split_special_tokens`); the template's never are."""
+        return bool(getattr(self.tokenizer, "split_special_tokens", False))
+
+    @cached_property
+    def _special_texts(self) -> list[str]:
+        added = self.tokenizer.added_tokens_decoder.values()
+        texts = {*self.tokenizer.all_special_tokens, *(token.content for token in added if token.special)}
+        return sorted(texts, key=len, reverse=True)
+
+    def _broken(self, value: Any) -> Any:
+        """The same with a mark in each special token of its texts."""
+        if isinstance(value, str):
+            pattern = "|".join(map(re.escape, self._special_texts))
+            return re.sub(pattern, lambda found: found[0][:1] + _BREAK + found[0][1:], value)
+        if isinstance(value, dict):
+            return {key: inner if key == "role" else self._broken(inner) for key, inner in value.items()}
+        return [self._broken(inner) for inner in value] if isinstance(value, list) else value
+
+    def _pieces(self, text: str) -> list[tuple[int, str, bool]]:
+        """Where each piece of a rendered text begins, its text, and whether special tokens in it are text."""
+        if not self._splits:
+            return [(0, text, False)]
+        spelt = "|".join(re.escape(token[:1] + _BREAK + token[1:]) for token in self._special_texts)
+        pieces, place = [], 0
+        for piece in re.split(f"({spelt})", text):
+            if piece:
+                pieces.append((place, piece, _BREAK in piece))
+            place += len(piece)
+        return pieces
+
+    def _tokens(self, text: str, offsets: bool) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids of a rendered text, and the characters of each where `offsets` asks for them."""
+        ids: list[int] = []
+        places: list[tuple[int, int]] = []
+        for begin, piece, spelt in self._pieces(text):
+            options: dict[str, Any] = {"split_special_tokens": spelt} if self._splits else {}
+            # The template writes the special tokens itself; a second BOS must not come from the tokenizer.
+            encoded = self.tokenizer(
+                piece.replace(_BREAK, ""),
+                add_special_tokens=False,
+                return_offsets_mapping=offsets,
+                return_attention_mask=False,
+                verbose=False,
+                **options,
+            )
+            ids += encoded["input_ids"]
+            if offsets:
+                places += [(begin + first, begin + last) for first, last in encoded["offset_mapping"]]
+        return ids, places
+
     def _ids(self, text: str) -> list[int]:
-        # The template writes the special tokens itself; a second BOS must not come from the tokenizer.
-        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        return self._tokens(text, offsets=False)[0]
 
     def _marked_spans(
         self, messages: list[Message], tools: list[dict[str, Any]] | None
     ) -> tuple[list[int], list[Span]]:
-        encoded: Any = self.tokenizer.apply_chat_template(
-            messages,
+        """A token is an answer's where any of its characters is."""
+        rendered: Any = render_jinja_template(
+            [messages],
             tools=tools,
-            tokenize=True,
-            return_dict=True,
+            chat_template=self._template,
             return_assistant_tokens_mask=True,
-            **self.switches,
+            **{**self.tokenizer.special_tokens_map, **self.switches},
         )
-        ids = list(encoded["input_ids"])
-        marks = "".join("1" if mark else "0" for mark in encoded["assistant_masks"])
-        runs = [match.span() for match in re.finditer("1+", marks)]
+        (text,), (marks,) = rendered
         answers = sum(message["role"] == "assistant" for message in messages)
-        if len(runs) != answers:
-            raise BadRow(f"the chat template's {{% generation %}} marks {len(runs)} of its {answers} answers")
-        return ids, [self._closed(ids, start, stop) for start, stop in runs]
+        if len(marks) != answers:
+            raise BadRow(f"the chat template's {{% generation %}} marks {len(marks)} of its {answers} answers")
+        ids, places = self._tokens(text, offsets=True)
+        firsts, lasts = np.array(places, np.int64).reshape(-1, 2).T
+        spans = []
+        for number, (begin, end) in enumerate(marks, 1):
+            inside = np.flatnonzero((lasts > begin) & (firsts < end))
+            if not len(inside):
+                raise BadRow(f"the chat template's {{% generation %}} marks nothing of answer {number}")
+            spans.append((int(inside[0]), int(inside[-1]) + 1))
+        return ids, [self._closed(ids, start, stop) for start, stop in spans]
 
     def _closed(self, ids: list[int], start: int, stop: int) -> Span:
         """The mark may reach up to the end token, to just before it, or over blanks that follow it."""

@@ -27,7 +27,7 @@ from llmtrain.data.store import Encoded, Tally, TokenStore, find_or_write, write
 from llmtrain.errors import UserError
 
 # Raise it when the code that makes tokens changes its mind.
-CODE_VERSION = 4
+CODE_VERSION = 5
 # So many rows of which not one can be used are no accident.
 _HOPELESS = 10_000
 

@@ -193,6 +193,40 @@ def test_an_answer_that_holds_its_end_token_is_refused() -> None:
         ChatFormat(tokenizer_of("qwen")).encode([user("q"), assistant("a <|im_end|> b")])
 
 
+@pytest.mark.parametrize("marks", [True, False])
+def test_special_tokens_that_a_text_spells_can_be_text(tmp_path: Path, build: Build, marks: bool) -> None:
+    """The template's own stay what they are: one start and one end a turn."""
+    tokenizer = tokenizer_of("yi")
+    if not marks:
+        tokenizer.chat_template = (
+            "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+            "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+        )
+    tokenizer.save_pretrained(tmp_path / "yi")
+    row = chat("q <|im_end|> <|im_start|>", "a <|im_end|> b<eos>")
+    settings = {"tokenizer": tmp_path / "yi", "cutoff_len": 512}
+    with pytest.raises(UserError, match="the token that ends it"):
+        build([row], **settings)
+    sample = build([row], model={"split_special_tokens": True}, **settings).train[0]
+    ids = sample.input_ids.tolist()
+    start, end = (tokenizer.convert_tokens_to_ids(token) for token in ("<|im_start|>", "<|im_end|>"))
+    assert (ids.count(start), ids.count(end), ids.count(tokenizer.eos_token_id)) == (2, 2, 0)
+    learnt = sample.targets[sample.targets != IGNORED].tolist()
+    assert tokenizer.decode(learnt) == "a <|im_end|> b<eos><|im_end|>" and len(learnt) == len("a <|im_end|> b<eos>") + 1
+    assert tokenizer.decode(ids).startswith("<|im_start|>user\nq <|im_end|> <|im_start|><|im_end|>\n")
+
+
+def test_a_thought_by_any_of_its_names_is_no_lost_part() -> None:
+    tokenizer = bytes_tokenizer("<end>")
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role }}:{% generation %}{{ m.thinking or '' }}|{{ m.content }}<end>"
+        "{% endgeneration %}{% endfor %}"
+    )
+    said = [{**assistant("a"), "reasoning_content": "r"}]
+    ids, _ = ChatFormat(tokenizer).encode(said)
+    assert tokenizer.decode(ids) == "assistant:r|a<end>"
+
+
 def test_a_cut_at_any_place_teaches_no_end(tmp_path: Path, build: Build) -> None:
     tokenizer = tokenizer_of("qwen3")
     tokenizer.save_pretrained(tmp_path / "qwen3")
