@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, Protocol
 
 import numpy as np
@@ -79,6 +79,10 @@ class Mixture:
         pieces = [permutation(size, seed, p, part + 1) if shuffle else np.arange(size) for p in passes]
         begin = first - passes.start * size
         return np.concatenate(pieces)[begin : begin + share] + int(self._starts[part])
+
+    def first_samples(self) -> Iterator[Sample]:
+        """The samples in the files' order."""
+        return (self[number] for number in self.order(0, shuffle=False, seed=0).tolist())
 
     @property
     def lengths(self) -> np.ndarray:

@@ -128,8 +128,7 @@ class StreamData:
     def rows(self, start: int) -> Iterator[tuple[int, Place, RawRow]]:
         """(number of the dataset, place, row) from row `start` of all on, without end."""
         if len(self.sources) == 1:
-            for place, raw in self.sources[0].rows(start):
-                yield 0, place, raw
+            yield from ((0, place, raw) for place, raw in self.sources[0].rows(start))
         taken = [0] * len(self.sources)
         streams: list[Iterator[tuple[Place, RawRow]]] = []
         for row, chosen in enumerate(self._picks()):
@@ -147,6 +146,13 @@ class StreamData:
             chosen = max(range(len(shares)), key=lambda i: shares[i] * row - taken[i])
             taken[chosen] += 1
             yield chosen
+
+    def first_samples(self) -> Iterator[Sample]:
+        """Samples as one place of a batch would get them, up to the first row that cannot be used."""
+        for item in _SlotsOfRank(self, 1, [0], [Cursor(0)]):
+            if item.fault is not None:
+                return
+            yield item.sample
 
     def fingerprint(self) -> str:
         """A digest of what is read (names and sizes of the files) and of what is made of it."""

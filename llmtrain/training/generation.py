@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizer
 
 from llmtrain.config import Config
 from llmtrain.data.chat_templates import end_ids
-from llmtrain.data.sample import IGNORED
+from llmtrain.data.sample import IGNORED, Sample
 
 
 def generation_config(
@@ -21,7 +23,7 @@ def generation_config(
     generation = _source_settings(config, hf_config)
     ends = _stops(generation, tokenizer)
     if config.training.stage == "sft":
-        taught = [*end_ids(tokenizer), *answer_ends(dataset, set(tokenizer.all_special_ids))]
+        taught = [*end_ids(tokenizer), *answer_ends(dataset.first_samples(), set(tokenizer.all_special_ids))]
         ends = list(dict.fromkeys([*ends, *taught]))
     generation.eos_token_id = ends[0] if len(ends) == 1 else ends or None
     if generation.pad_token_id is None:
@@ -39,8 +41,8 @@ def notice_of_ends(config: Config, hf_config: PreTrainedConfig, tokenizer: PreTr
         return None
     taught, known = (" and ".join(str(tokenizer.decode([token])) for token in ids) for ids in (new, stops))
     return (
-        f"data.template {config.data.template} ends answers with {taught}, and the model as it is stops at {known}: it "
-        f"learns the new end, and the export stops there too"
+        f"The chat template ends answers with {taught}, and the model as it is stops at {known}: it "
+        f"learns the new end, and the export stops there too."
     )
 
 
@@ -58,11 +60,11 @@ def _stops(generation: GenerationConfig, tokenizer: PreTrainedTokenizerBase) -> 
     return [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
 
 
-def answer_ends(dataset: Any, special: set[int], samples: int = 100) -> list[int]:
-    """Special tokens that close the answers of a chat dataset, found where supervision ends; cut answers have none."""
+def answer_ends(samples: Iterable[Sample], special: set[int], most: int = 100) -> list[int]:
+    """Special tokens that close the answers of conversations, found where supervision ends; cut answers have none."""
     found: Counter[int] = Counter()
-    for index in dataset.order(0, shuffle=False, seed=0)[:samples].tolist():
-        targets = dataset[index].targets
+    for sample in islice(samples, most):
+        targets = sample.targets
         learnt = np.append(targets != IGNORED, False)
         found.update(int(token) for token in targets[learnt[:-1] & ~learnt[1:]] if int(token) in special)
     return [token for token, _ in found.most_common()]

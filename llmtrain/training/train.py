@@ -82,7 +82,7 @@ def train(resolved: Resolved, world: World) -> Ending:
     hf_config = read_hf_config(config.model)
     _fit_vocabulary(hf_config, tokenizer, config)
     if (ends := notice_of_ends(config, hf_config, tokenizer)) is not None:
-        display.say(f"note: {ends}.")
+        display.say(f"note: {ends}")
     datasets = build_datasets(
         config,
         tokenizer,

@@ -108,6 +108,12 @@ def test_a_model_stops_where_it_was_taught_to(run: Run, files: Path) -> None:
     assert set(GenerationConfig.from_pretrained(files / "out" / "hf").eos_token_id) == {1, 6}
 
 
+def test_a_streamed_run_stops_where_it_was_taught_to(run: Run, files: Path) -> None:
+    settings = {"max_steps": 1, "save_hf_weights": True}
+    run(tiny_config(files, "out", data={"streaming": True}, training=settings))
+    assert set(GenerationConfig.from_pretrained(files / "out" / "hf").eos_token_id) == {1, 6}
+
+
 def test_a_named_template_and_its_end_are_exported(run: Run, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "{#- ends: <end>\n-#}\n" + TEMPLATE
     template = files / "mine.jinja"
@@ -117,7 +123,10 @@ def test_a_named_template_and_its_end_are_exported(run: Run, files: Path, capsys
     assert AutoTokenizer.from_pretrained(files / "out" / "hf").chat_template == text
     assert GenerationConfig.from_pretrained(files / "out" / "hf").eos_token_id == [1, 6]
     said = " ".join(capsys.readouterr().out.split())
-    assert "mine.jinja ends answers with <end>, and the model as it is stops at </s>: it learns the new end" in said
+    assert (
+        "note: The chat template ends answers with <end>, and the model as it is stops at </s>: it learns the new end"
+        in said
+    )
 
 
 def test_a_source_folders_generation_settings_are_kept(run: Run, files: Path) -> None:
