@@ -69,7 +69,8 @@ class ChatFormat:
         if self._splits:
             messages, tools = self._broken(messages), self._broken(tools)
         try:
-            ids, spans = (self._marked_spans if self._marks_answers else self._proved_spans)(messages, tools)
+            marked = self._marks_answers(self._template(tools))
+            ids, spans = (self._marked_spans if marked else self._proved_spans)(messages, tools)
         except (jinja2.TemplateError, TypeError, ValueError, KeyError) as error:
             raise BadRow(f"the chat template refuses it: {error}") from error
         for span in spans:
@@ -86,24 +87,24 @@ class ChatFormat:
         held = {"tools": bool(tools)} | {
             part: any(message.get(part) for message in messages) for part in ("tool_calls", "reasoning_content")
         }
+        template = self._template(tools)
         for part, present in held.items():
             names = _THOUGHTS if part == "reasoning_content" else (part,)
-            if present and not any(name in self._template for name in names):
+            if present and not any(name in template for name in names):
                 raise BadRow(
                     f"has {part}, for which the chat template has no place; choose one that has (data.template)"
                 )
 
-    @cached_property
-    def _template(self) -> str:
-        return str(self.tokenizer.get_chat_template())
+    def _template(self, tools: list[dict[str, Any]] | None) -> str:
+        """A tokenizer may have one of its own for conversations with tools."""
+        return str(self.tokenizer.get_chat_template(tools=tools))
 
     @cached_property
     def _header(self) -> Header:
-        return read_header(self._template)
+        return read_header(self._template(None))
 
-    @cached_property
-    def _marks_answers(self) -> bool:
-        return self.tokenizer.is_fast and re.search(r"\{%-?\s*generation\s*-?%\}", self._template) is not None
+    def _marks_answers(self, template: str) -> bool:
+        return self.tokenizer.is_fast and re.search(r"\{%-?\s*generation\s*-?%\}", template) is not None
 
     @cached_property
     def _special_ids(self) -> frozenset[int]:
@@ -160,7 +161,7 @@ class ChatFormat:
             options: dict[str, Any] = {"split_special_tokens": spelt} if self._splits else {}
             # The template writes the special tokens itself; a second BOS must not come from the tokenizer.
             encoded = self.tokenizer(
-                piece.replace(_BREAK, ""),
+                piece.replace(_BREAK, "") if spelt else piece,
                 add_special_tokens=False,
                 return_offsets_mapping=offsets,
                 return_attention_mask=False,
@@ -182,7 +183,7 @@ class ChatFormat:
         rendered: Any = render_jinja_template(
             [messages],
             tools=tools,
-            chat_template=self._template,
+            chat_template=self._template(tools),
             return_assistant_tokens_mask=True,
             **{**self.tokenizer.special_tokens_map, **self.switches},
         )

@@ -227,6 +227,21 @@ def test_a_thought_by_any_of_its_names_is_no_lost_part() -> None:
     assert tokenizer.decode(ids) == "assistant:r|a<end>"
 
 
+def test_a_template_for_tools_is_taken_where_there_are_tools() -> None:
+    tokenizer = bytes_tokenizer("<end>")
+    turn = "{% generation %}{{ m.content }}{% if m.tool_calls %}CALL{% endif %}<end>{% endgeneration %}"
+    plain = "{% for m in messages %}{{ m.role }}:" + turn + "{% endfor %}"
+    tokenizer.chat_template = {"default": plain.replace("tool_calls", "x"), "tool_use": "{{ tools | length }}" + plain}
+    said = [{**assistant(""), "tool_calls": [CALL]}]
+    ids, _ = ChatFormat(tokenizer).encode(said, [TOOL])
+    assert tokenizer.decode(ids) == "1assistant:CALL<end>"
+
+
+def test_a_private_character_stays_in_the_text() -> None:
+    ids, _ = ChatFormat(tokenizer_of("yi")).encode([user("q"), assistant("a\ue002b")])
+    assert "a\ue002b" in tokenizer_of("yi").decode(ids)
+
+
 def test_a_cut_at_any_place_teaches_no_end(tmp_path: Path, build: Build) -> None:
     tokenizer = tokenizer_of("qwen3")
     tokenizer.save_pretrained(tmp_path / "qwen3")
