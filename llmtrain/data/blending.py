@@ -43,13 +43,15 @@ class BlendRecipe(Recipe):
             [replace(part, documents=part.documents[share[i]]) for part, share in zip(chosen, shares, strict=True)]
             for i in range(3)
         )
+        self._refuse_too_few(train, "data.dataset")
         blended = blend_for(
-            [partial(self._gpt_dataset, part, "data.dataset") for part in train],
+            [partial(self._gpt_dataset, part) for part in train],
             [part.tokens for part in train],
             data.cutoff_len,
             None if weights[0] is None else [weight or 0.0 for weight in weights],
             samples=samples,
             epochs=self._epochs,
+            cache=cache_folder(data),
         )
         summary = self._describe_blend(train, blended)
         held_name = "data.split"
@@ -59,7 +61,8 @@ class BlendRecipe(Recipe):
             held_out = []
         evaluation: dict[str, Mixture] = {}
         if held_out:
-            parts = [self._gpt_dataset(part, held_name, None) for part in held_out]
+            self._refuse_too_few(held_out, held_name)
+            parts = [self._gpt_dataset(part, None) for part in held_out]
             evaluation = {"": Mixture(parts)}
             if data.eval_on_each_dataset:
                 evaluation = {
@@ -71,17 +74,20 @@ class BlendRecipe(Recipe):
             summary.append(("", f"{unused:,} documents kept for a test, which is not part of a run"))
         return Datasets(blended, evaluation, summary, whole_run=True)
 
-    def _gpt_dataset(self, part: Chosen, setting: str, samples: int | None) -> GPTDataset:
+    def _refuse_too_few(self, chosen: Sequence[Chosen], setting: str) -> None:
         length = self._data.cutoff_len
-        if part.tokens < length + 1:
-            raise UserError(
-                f"{setting}: {part.source.name} holds {part.tokens:,} tokens in {len(part.documents):,} documents, "
-                f"fewer than one sample of {length:,} and its successor."
-            )
+        for part in chosen:
+            if part.tokens < length + 1:
+                raise UserError(
+                    f"{setting}: {part.source.name} holds {part.tokens:,} tokens in {len(part.documents):,} documents, "
+                    f"fewer than one sample of {length:,} and its successor."
+                )
+
+    def _gpt_dataset(self, part: Chosen, samples: int | None) -> GPTDataset:
         return GPTDataset(
             part.store,
             part.documents,
-            length,
+            self._data.cutoff_len,
             samples,
             self._seed,
             cache=cache_folder(self._data),

@@ -125,6 +125,13 @@ class InstructionStore(IndexedStore):
         self._labels = IndexedStore(f"{prefix}{CONVERSATIONS[1]}")
         if not np.array_equal(self.lengths, self._labels.lengths):
             raise UserError(f"{self.prefix} and {self._labels.prefix} have sequences of different lengths.")
+        if self._labels.dtype.kind == "u":
+            raise UserError(
+                f"{self._labels.prefix} holds {self._labels.dtype}, which has no {IGNORED} for what is not learnt."
+            )
+        for store in (self, self._labels):
+            if not np.array_equal(store._starts, self.ends - self.lengths) or len(store.tokens) != self.lengths.sum():
+                raise UserError(f"{store.prefix}: its sequences do not follow each other in the .bin file.")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return InstructionStore, (self._whole,)

@@ -295,6 +295,12 @@ def test_several_pairs_of_a_folder_are_datasets_of_their_own(tmp_path: Path, bui
     assert [line.split(":")[0] for _, line in made.summary[:2]] == ["a", "b"]
 
 
+def test_a_share_of_nothing_is_named(tmp_path: Path, build: Build) -> None:
+    pairs = [corpus(tmp_path / "a", 7), corpus(tmp_path / "b", 67)]
+    with pytest.raises(UserError, match="a holds 0 tokens in 0 documents"):
+        build(stage="pt", source=pairs, data_manager_type="mg", cutoff_len=8, split="0,1,0")
+
+
 def test_tokens_in_plain_arrays(tmp_path: Path, build: Build) -> None:
     """</s> is 1; each one ends a document, and so does a file."""
     np.save(tmp_path / "0.npy", np.array([7, 8, 1, 9, 10], np.uint16))
@@ -336,6 +342,13 @@ def test_conversations_as_pairs(tmp_path: Path, build: Build) -> None:
     assert isinstance(InstructionStore(str(tmp_path / "c")).fingerprint(), str)
     with pytest.raises(UserError, match="c says itself what is learnt"):
         build(source=str(tmp_path / "c"), cutoff_len=16, mask_history=True)
+    write(tmp_path / "c_packed_labels_document", [[0] * 6, [1] * 6], "uint16")
+    with pytest.raises(UserError, match="holds uint16, which has no -100"):
+        build(source=str(tmp_path / "c"), cutoff_len=16)
+    write(tmp_path / "c_packed_labels_document", labels)
+    spoil(tmp_path / "c_packed_labels_document.idx", 34 + 8, struct.pack("<qq", 24, 0))
+    with pytest.raises(UserError, match="do not follow each other"):
+        build(source=str(tmp_path / "c"), cutoff_len=16)
     write(tmp_path / "c_packed_labels_document", labels[:1])
     with pytest.raises(UserError, match="sequences of different lengths"):
         build(source=str(tmp_path / "c"), cutoff_len=16)
