@@ -27,6 +27,11 @@ from llmtrain.data.tokenizer import read_tokenizer
 from llmtrain.errors import UserError
 
 _TOKENIZERS = ("PretrainedFromHF", "GPT2BPETokenizer")
+_THINKING: dict[str, dict[str, Any]] = {
+    "true": {"enable_thinking": True},
+    "false": {"enable_thinking": False},
+    "null": {},
+}
 _MASK = "_packed_attention_mask_document"
 
 
@@ -45,6 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--merge-file", help="of GPT2BPETokenizer")
     parser.add_argument("--template", help="named chat template; without, the tokenizer's own")
     parser.add_argument("--tool-format", help="how tools are written, in place of the template's own way")
+    parser.add_argument("--enable-thinking", choices=_THINKING, default="true", help="null: not passed to the template")
     parser.add_argument("--workers", type=int, default=1, help="processes")
     parser.add_argument("--log-interval", type=int, default=10_000, help="rows between two lines of progress")
     parser.add_argument("--dataset-dir", default="./configs/fsdp2/data", help="folder of dataset_info.json")
@@ -108,7 +114,7 @@ def _write_conversations(
         )
         watch = _Watch(prefixes[0], options.log_interval)
         for source in sources:
-            encoder = ChatEncoder(ChatFormat(tokenizer), source.layout)
+            encoder = ChatEncoder(ChatFormat(tokenizer, _THINKING[options.enable_thinking]), source.layout)
             for encoded in _chunks(source, encoder, settings, watch):
                 assert encoded.learnt is not None
                 learnt = np.where(encoded.learnt == LEARNT, encoded.tokens, IGNORED)

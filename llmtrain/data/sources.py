@@ -224,13 +224,19 @@ class _Registry:
             if any(sign in path for sign in "*?["):
                 found = [system.unstrip_protocol(name) for name in sorted(system.glob(path))]
             elif system.isdir(path):
-                found = [str(f) for f in self._folder_of(address, map(system.unstrip_protocol, system.find(path)))[0]]
+                names = _by_kind(map(system.unstrip_protocol, sorted(system.find(path))))
+                found = [name for name in names["rows"] if PurePosixPath(name).name != "dataset_info.json"]
             else:
                 found = [address] if system.exists(path) else []
         except (OSError, ValueError, ImportError) as error:
             raise UserError(f"{self._setting}: {address} cannot be looked at: {error}.") from error
         if not found:
-            raise UserError(f"{self._setting}: {address} does not exist.")
+            raise UserError(f"{self._setting}: {address} does not exist, or holds no {', '.join(KINDS)} file.")
+        for name in found:
+            if kind_of(name) not in KINDS:
+                raise UserError(
+                    f"{self._setting}: {name} is none of {', '.join(KINDS)}; files of tokens must be local."
+                )
         return found
 
 

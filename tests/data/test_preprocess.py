@@ -81,6 +81,20 @@ def test_ends_that_are_learnt_in_place_of_others(tmp_path: Path, build: Build) -
     assert read(build(source=str(prefix), cutoff_len=32).train[0].targets) == ". . w2 </s> . . w4 </s> ."
 
 
+@pytest.mark.parametrize(("thinking", "text"), [("true", "yes w2"), ("false", "no w2"), ("null", "w2")])
+def test_the_switch_for_thinking(tmp_path: Path, thinking: str, text: str) -> None:
+    template = tmp_path / "t.jinja"
+    template.write_text(
+        "{#- ends: eos\n-#}\n{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}"
+        "{{ '' if enable_thinking is not defined else 'w8 ' if enable_thinking else 'w9 ' }}{{ m.content }} </s>"
+        "{% endgeneration %}{% else %}{{ m.content }} {% endif %}{% endfor %}"
+    )
+    words = ["--stage", "sft", "--template", str(template), "--enable-thinking", thinking]
+    prefix = preprocess(tmp_path, [chat("w1", "w2")], *words)
+    expected = text.replace("yes", "w8").replace("no", "w9")
+    assert texts(f"{prefix}_packed_input_ids_document") == [f"w1 {expected} </s>"]
+
+
 def test_a_vocabulary_of_gpt2(tmp_path: Path) -> None:
     vocabulary = {"a": 0, "b": 1, "ab": 2, "Ġ": 3, "<|endoftext|>": 4}
     (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))

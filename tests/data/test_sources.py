@@ -239,3 +239,12 @@ def test_other_files_can_be_held_out(build: Build, tmp_path: Path) -> None:
     made = build(rows("w1 w2"), "pt", eval_dataset=other, cutoff_len=8)
     assert read(made.evaluation[""][0].input_ids).startswith("w7 w8")
     assert [name for name, _ in made.summary] == ["data.dataset", "data.eval_dataset"]
+
+
+@pytest.mark.parametrize("name", ["folder", "folder/a.npy", "folder/*"])
+def test_tokens_on_another_file_system_are_refused_by_name(build: Build, name: str) -> None:
+    system = fsspec.filesystem("memory")
+    system.pipe("/folder/a.npy", b"x")
+    with pytest.raises(UserError, match=r"data\.dataset: memory://.*(must be local|holds no)"):
+        build(source=f"memory://{name}", stage="pt")
+    system.rm("/folder", recursive=True)
